@@ -2,18 +2,21 @@
 
     python -m benchmarks.allocator_corpus FILE...
 
-Each file (JSON, gzip) holds `{head: {torch, stat_columns, ...}, traces: [...]}`. A trace says the settings, the device
-and the operations; after each operation, which statistics changed; at the end, peaks and every segment:
+Each file (JSON, gzip) holds `{head: {torch, stat_columns, ...}, traces: [...]}`. A trace says the
+settings, the device and the operations; after each operation, which statistics changed; at the end,
+peaks and every segment:
 
-    ops          ["a", id, bytes, stream, (pool if npool), address | "oom"]   ["f", id]   ["e"] empty_cache
+    ops          ["a", id, bytes, stream, (pool if npool), address | "oom"]   ["f", id]   ["e"]
+                 empty_cache
                  ["r", id, stream] record_stream   ["s"] synchronize: events are ready
     stat_deltas  [[column, value], ...] for each operation
     final        statistic: value
-    segments     [address, bytes, stream, "s" | "l", expandable, pool (-1: default), blocks], where a block is
-                 [bytes, requested, "A" | "P" | "I"]: allocated, waiting for events, inactive
+    segments     [address, bytes, stream, "s" | "l", expandable, pool (-1: default), blocks], where
+                 a block is [bytes, requested, "A" | "P" | "I"]: allocated, waiting for events,
+                 inactive
 
-The device that they were recorded on gave out ascending addresses from 0 on, none of them twice. A trace is identical
-when every address, out-of-memory, statistic and final segment is.
+The device that they were recorded on gave out ascending addresses from 0 on, none of them twice. A
+trace is identical when every address, out-of-memory, statistic and final segment is.
 """
 
 import argparse
@@ -51,7 +54,9 @@ class Ascending(Addresses):
 
 
 def first_difference(trace: dict[str, Any], columns: list[str], torch_version: str) -> str | None:
-    """Run a trace on the model and say where it first differs from the record; None if it never does."""
+    """Run a trace on the model and say where it first differs from the record; None if it never
+    does.
+    """
     case = Case(
         capacity=trace["total"],
         total=trace["total"],
@@ -88,8 +93,14 @@ def _read(op: list[Any]) -> tuple[Operation, int]:
     return ("a", number, size, stream, *(pool or [-1])), -1 if address == "oom" else address
 
 
-def _different(stats: dict[str, int], expected: dict[str, int]) -> dict[str, tuple[int | None, int]]:
-    return {name: (stats.get(name), value) for name, value in expected.items() if stats.get(name) != value}
+def _different(
+    stats: dict[str, int], expected: dict[str, int]
+) -> dict[str, tuple[int | None, int]]:
+    return {
+        name: (stats.get(name), value)
+        for name, value in expected.items()
+        if stats.get(name) != value
+    }
 
 
 def _line(segment: list[Any]) -> str:
@@ -98,18 +109,24 @@ def _line(segment: list[Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare the allocator model with recorded operations")
+    parser = argparse.ArgumentParser(
+        description="Compare the allocator model with recorded operations"
+    )
     parser.add_argument("files", nargs="+", type=Path)
     total = identical = 0
     for path in parser.parse_args().files:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             corpus = json.load(file)
         for trace in corpus["traces"]:
-            difference = first_difference(trace, corpus["head"]["stat_columns"], corpus["head"]["torch"])
+            difference = first_difference(
+                trace, corpus["head"]["stat_columns"], corpus["head"]["torch"]
+            )
             total += 1
             identical += difference is None
             if difference is not None:
-                print(f"{path.name} seed {trace['seed']} settings '{trace['settings']}': {difference}")
+                print(
+                    f"{path.name} seed {trace['seed']} settings '{trace['settings']}': {difference}"
+                )
     print(f"{identical} of {total} traces identical")
     return 0 if identical == total else 1
 

@@ -1,9 +1,12 @@
-"""Does the model ever differ from torch? Random operations over all settings, on both, compared after every one.
+"""Does the model ever differ from torch? Random operations over all settings, on both, compared
+after every one.
 
-    python -m benchmarks.allocator_fuzz [--operations 1000000] [--seed 0] [--processes 2] [--torch SITE_PACKAGES/torch]
+    python -m benchmarks.allocator_fuzz [--operations 1000000] [--seed 0] [--processes 2] [--torch
+    SITE_PACKAGES/torch]
 
 The torch package is that of the Python named by XMEM_TEST_PYTHON unless --torch gives another (see
-benchmarks.allocator_oracle). A difference is printed with its seed, and the command then ends with status 1.
+benchmarks.allocator_oracle). A difference is printed with its seed, and the command then ends with
+status 1.
 """
 
 import argparse
@@ -33,7 +36,9 @@ SIZES = {
         "max_split_size_mb:512",
     ],
     "max_non_split_rounding_mb": ["max_split_size_mb:64,max_non_split_rounding_mb:40"],
-    "garbage_collection_threshold": [f"garbage_collection_threshold:{part}" for part in (0.2, 0.6, 0.8)],
+    "garbage_collection_threshold": [
+        f"garbage_collection_threshold:{part}" for part in (0.2, 0.6, 0.8)
+    ],
     "roundup_power2_divisions": [
         "roundup_power2_divisions:1",
         "roundup_power2_divisions:4",
@@ -42,11 +47,23 @@ SIZES = {
         "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
         "roundup_power2_divisions:[4:2,>:8]",
     ],
-    "expandable_segments": ["expandable_segments:True", "expandable_segments:True", "expandable_segments:False"],
-    "large_segment_size_mb": ["large_segment_size_mb:11", "large_segment_size_mb:30", "large_segment_size_mb:64"],
-    "per_process_memory_fraction": ["per_process_memory_fraction:0.5", "per_process_memory_fraction:0.9"],
+    "expandable_segments": [
+        "expandable_segments:True",
+        "expandable_segments:True",
+        "expandable_segments:False",
+    ],
+    "large_segment_size_mb": [
+        "large_segment_size_mb:11",
+        "large_segment_size_mb:30",
+        "large_segment_size_mb:64",
+    ],
+    "per_process_memory_fraction": [
+        "per_process_memory_fraction:0.5",
+        "per_process_memory_fraction:0.9",
+    ],
     "expandable_segments_reserve": [
-        f"expandable_segments:True,expandable_segments_reserve:{size}" for size in ("0.05", "0.5", "1G", "nonsense")
+        f"expandable_segments:True,expandable_segments_reserve:{size}"
+        for size in ("0.05", "0.5", "1G", "nonsense")
     ],
     "throw_on_cudamalloc_oom": ["throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom:False"],
 }
@@ -57,13 +74,23 @@ def random_settings(dice: random.Random, torch_version: str) -> str:
     """Draw a settings string that this release accepts; a third of the time the defaults."""
     chosen: list[str] = []
     for key in ("large_segment_size_mb", *SIZES):
-        if key in release(torch_version).keys and dice.random() < 0.2 and not any(key + ":" in text for text in chosen):
+        if (
+            key in release(torch_version).keys
+            and dice.random() < 0.2
+            and not any(key + ":" in text for text in chosen)
+        ):
             chosen.append(dice.choice(SIZES[key]))
     # The two rounding keys must not be smaller than the large segment.
     if any("large_segment_size_mb" in text for text in chosen):
-        chosen = [text for text in chosen if "max_split_size_mb" not in text or text.endswith((":128", ":512"))]
+        chosen = [
+            text
+            for text in chosen
+            if "max_split_size_mb" not in text or text.endswith((":128", ":512"))
+        ]
     # 2.4 stops with an internal error when these two meet a full device.
-    if release(torch_version).since < (2, 5) and any("expandable_segments:True" in text for text in chosen):
+    if release(torch_version).since < (2, 5) and any(
+        "expandable_segments:True" in text for text in chosen
+    ):
         chosen = [text for text in chosen if "max_split_size_mb" not in text]
     return ",".join(chosen)
 
@@ -89,7 +116,9 @@ def random_size(dice: random.Random, favourites: list[int], largest: int) -> int
     """Draw the bytes of a request: boundaries of the rules, sizes seen before, or anything."""
     draw = dice.random()
     if draw < 0.15:
-        edge = dice.choice([KIB // 2, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB, 128 * MIB])
+        edge = dice.choice(
+            [KIB // 2, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB, 128 * MIB]
+        )
         size = edge + dice.choice([-513, -512, -1, 0, 1, 512])
     elif draw < 0.6:
         size = dice.choice(favourites)
@@ -101,8 +130,12 @@ def random_size(dice: random.Random, favourites: list[int], largest: int) -> int
 
 
 def random_operations(dice: random.Random, case: Case) -> list[Operation]:
-    """Draw operations that make sense whatever the allocator answers: a failed allocation is not used again."""
-    favourites = [int(2 ** dice.uniform(9, dice.choice([20, 24, 27]))) for _ in range(dice.randint(3, 12))]
+    """Draw operations that make sense whatever the allocator answers: a failed allocation is not
+    used again.
+    """
+    favourites = [
+        int(2 ** dice.uniform(9, dice.choice([20, 24, 27]))) for _ in range(dice.randint(3, 12))
+    ]
     frees = dice.uniform(0.3, 0.6)
     live: list[int] = []
     operations: list[Operation] = []
@@ -118,7 +151,9 @@ def random_operations(dice: random.Random, case: Case) -> list[Operation]:
         elif draw < 0.08 and case.streams > 1 and live:
             operations.append(("r", dice.choice(live), dice.randrange(case.streams)))
         elif draw < frees and live:
-            operations.append(("f", live.pop(-1 if dice.random() < 0.4 else dice.randrange(len(live)))))
+            operations.append(
+                ("f", live.pop(-1 if dice.random() < 0.4 else dice.randrange(len(live))))
+            )
         else:
             live.append(next(numbers))
             pool = dice.choice([-1, *range(case.pools)])
@@ -147,12 +182,18 @@ def first_difference(oracle: Oracle, case: Case, operations: list[Operation]) ->
         answer, torch_stats = read_answer(lines[number])
         if answer != result:
             return f"operation {number} {operation}: model {result}, torch {answer}"
-        different = {name: (value, torch_stats[name]) for name, value in stats.items() if torch_stats[name] != value}
+        different = {
+            name: (value, torch_stats[name])
+            for name, value in stats.items()
+            if torch_stats[name] != value
+        }
         if different:
             return f"operation {number} {operation}: (model, torch) {different}"
     segments = lines[len(done) : -1]
     if segments != model.segments():
-        wrong = next(pair for pair in itertools.zip_longest(model.segments(), segments) if pair[0] != pair[1])
+        wrong = next(
+            pair for pair in itertools.zip_longest(model.segments(), segments) if pair[0] != pair[1]
+        )
         return f"segments at the end: model {wrong[0]}, torch {wrong[1]}"
     return None
 
@@ -169,17 +210,30 @@ def torch_of_test_python() -> Path:
     """Return the torch package of the Python named by XMEM_TEST_PYTHON."""
     python = os.environ.get("XMEM_TEST_PYTHON")
     if python is None:
-        raise SystemExit("name a Python that has a CUDA build of torch in XMEM_TEST_PYTHON, or give --torch")
-    code = "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])"
-    return Path(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
+        raise SystemExit(
+            "name a Python that has a CUDA build of torch in XMEM_TEST_PYTHON, or give --torch"
+        )
+    code = (
+        "import importlib.util; "
+        "print(importlib.util.find_spec('torch').submodule_search_locations[0])"
+    )
+    return Path(
+        subprocess.run(
+            [python, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.strip()
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare the allocator model with torch's own on random operations")
+    parser = argparse.ArgumentParser(
+        description="Compare the allocator model with torch's own on random operations"
+    )
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--torch", type=Path, help="a torch package; default: that of XMEM_TEST_PYTHON")
+    parser.add_argument(
+        "--torch", type=Path, help="a torch package; default: that of XMEM_TEST_PYTHON"
+    )
     arguments = parser.parse_args()
     oracle = build(arguments.torch or torch_of_test_python())
     cases = -(-arguments.operations // OPERATIONS_PER_CASE)
@@ -193,7 +247,8 @@ def main() -> int:
                 print(difference, flush=True)
     seconds = time.perf_counter() - started
     print(
-        f"torch {oracle.torch_version}: {cases * OPERATIONS_PER_CASE:,} operations in {cases:,} cases, "
+        f"torch {oracle.torch_version}: {cases * OPERATIONS_PER_CASE:,} operations in {cases:,} "
+        "cases, "
         f"{differences} differences, {seconds:.0f} s"
     )
     return 1 if differences else 0

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from xmem_slurm.allocator.blocks import Block, PrivatePool
 
 Operation = tuple[Any, ...]
-"""("a", number, bytes, stream, pool or -1), ("f", number), ("r", number, stream), ("e",), ("s",) or ("l",)."""
+"""("a", number, bytes, stream, pool or -1), ("f", number), ("r", number, stream), ("e",), ("s",) or
+("l",)."""
 
 
 class ModelRun:
@@ -33,11 +34,15 @@ class ModelRun:
         self.allocator = DeviceCachingAllocator(self.device, settings)
         if case.fraction is not None:
             self.allocator.set_memory_fraction(case.fraction)
-        self.pools: list[PrivatePool] = [self.allocator.create_pool((0, number + 1)) for number in range(case.pools)]
+        self.pools: list[PrivatePool] = [
+            self.allocator.create_pool((0, number + 1)) for number in range(case.pools)
+        ]
         self.live: dict[int, Block] = {}
 
     def step(self, operation: Operation) -> int:
-        """Do one operation; return an allocation's address or -1 for out of memory, and 0 for the other operations."""
+        """Do one operation; return an allocation's address or -1 for out of memory, and 0 for the
+        other operations.
+        """
         match operation:
             case "a", number, size, stream, pool:
                 return self._allocate(number, size, stream, pool)
@@ -67,9 +72,14 @@ class ModelRun:
         return block.ptr
 
     def stats(self) -> dict[str, int]:
-        """Return the statistics under torch's names (torch/cuda/memory.py `memory_stats`); bytes or counts."""
+        """Return the statistics under torch's names (torch/cuda/memory.py `memory_stats`); bytes or
+        counts.
+        """
         live = self.allocator.allocations - self.allocator.frees
-        pools = (("small_pool", self.allocator.small_blocks.stats), ("large_pool", self.allocator.large_blocks.stats))
+        pools = (
+            ("small_pool", self.allocator.small_blocks.stats),
+            ("large_pool", self.allocator.large_blocks.stats),
+        )
         return {
             f"{name}.{figure}": value
             for pool, stats in pools
@@ -86,7 +96,8 @@ class ModelRun:
             "reserved_bytes.all.allocated": self.allocator.reserved_bytes_total,
             "reserved_bytes.all.current": self.allocator.reserved_bytes,
             "reserved_bytes.all.peak": self.allocator.reserved_bytes_peak,
-            "active_bytes.all.current": self.allocator.allocated_bytes + self.allocator.pending_bytes,
+            "active_bytes.all.current": self.allocator.allocated_bytes
+            + self.allocator.pending_bytes,
             "active_bytes.all.peak": self.allocator.active_bytes_peak,
             "requested_bytes.all.current": self.allocator.requested_bytes,
             "requested_bytes.all.peak": self.allocator.requested_bytes_peak,

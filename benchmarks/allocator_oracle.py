@@ -1,12 +1,14 @@
-"""What does torch's own allocator answer? Its library, driven line by line on the stand-in CUDA runtime.
+"""What does torch's own allocator answer? Its library, driven line by line on the stand-in CUDA
+runtime.
 
 Only libc10.so, libc10_cuda.so and the headers of one torch wheel are used. The program is
 tests/contract/allocator_oracle/oracle.cpp; `build` compiles it once per torch under build/.
 
     python -m benchmarks.allocator_oracle 2.6.0 2.15.0
 
-fetches those parts of the named releases' wheels from the package index into build/torch-VERSION/torch, where the tests
-of the differences between releases and `benchmarks.allocator_fuzz --torch` look for them.
+fetches those parts of the named releases' wheels from the package index into
+build/torch-VERSION/torch, where the tests of the differences between releases and
+`benchmarks.allocator_fuzz --torch` look for them.
 """
 
 import argparse
@@ -27,7 +29,13 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "tests" / "contract" / "allocator_oracle"
 PARTS = re.compile(r"torch/(lib/libc10(_cuda)?\.so|version\.py|include/(c10|torch/headeronly)/.*)")
 
-_BYTE_STATS = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes")
+_BYTE_STATS = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
 _COUNT_STATS = ("allocation", "segment", "active", "inactive_split")
 STATS = (
     *(
@@ -64,7 +72,9 @@ class Case(NamedTuple):
 
 
 class Oracle(NamedTuple):
-    """A compiled oracle: the program, the stand-ins that it runs on, and the torch version that it speaks for."""
+    """A compiled oracle: the program, the stand-ins that it runs on, and the torch version that it
+    speaks for.
+    """
 
     program: Path
     stand_ins: Path
@@ -75,9 +85,13 @@ class Oracle(NamedTuple):
         return Conversation(self, case)
 
     def answers(self, case: Case, operations: Iterable[str]) -> list[str]:
-        """Run all operations and return the lines of the answers; fewer when the allocator's process died."""
+        """Run all operations and return the lines of the answers; fewer when the allocator's
+        process died.
+        """
         with self.start(case) as conversation:
-            output, _ = conversation.process.communicate("".join(line + "\n" for line in operations))
+            output, _ = conversation.process.communicate(
+                "".join(line + "\n" for line in operations)
+            )
         return output.splitlines()
 
 
@@ -85,7 +99,11 @@ class Conversation:
     """One running allocator. Operations and answers are the lines that oracle.cpp describes."""
 
     def __init__(self, oracle: Oracle, case: Case) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "XMEM_"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTORCH_", "XMEM_"))
+        }
         environment |= {
             "LD_LIBRARY_PATH": str(oracle.stand_ins),
             "XMEM_DEVICE_LIMIT_BYTES": str(case.capacity),
@@ -135,27 +153,52 @@ def read_answer(line: str) -> tuple[int, dict[str, int]]:
 
 
 def build(torch: Path) -> Oracle:
-    """Compile the oracle for the torch package in this folder (`.../site-packages/torch`), if that was not done yet."""
+    """Compile the oracle for the torch package in this folder (`.../site-packages/torch`), if that
+    was not done yet.
+    """
     version = re.search(r"__version__ = '(.*?)'", (torch / "version.py").read_text())
     assert version is not None
     sources = sorted(path for path in SOURCE.rglob("*") if path.is_file())
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + str(torch).encode()).hexdigest()
+    digest = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sources) + str(torch).encode()
+    ).hexdigest()
     stand_ins = build_stand_ins(torch, ROOT / "build" / "device")
     program = ROOT / "build" / "allocator-oracle" / f"{version[1]}-{digest[:16]}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         # Wheels before 2.7 use the older string layout of libstdc++.
         symbols = (torch / "lib" / "libc10.so").read_bytes()
-        runtime = [next(stand_ins.glob(f"{name}.so.*")) for name in ("libcudart", "libcuda", "libnvidia-ml")]
+        runtime = [
+            next(stand_ins.glob(f"{name}.so.*"))
+            for name in ("libcudart", "libcuda", "libnvidia-ml")
+        ]
         new_strings = b"torchCheckFailEPKcS2_jRKNSt7__cxx11" in symbols
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             fresh = Path(folder) / "oracle"
             subprocess.run(
                 [
-                    *("g++", "-std=c++20", "-O1", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}"),
-                    *(f"-I{torch / 'include'}", f"-I{SOURCE / 'cuda'}", SOURCE / "oracle.cpp", "-o", fresh),
-                    *(f"-L{torch / 'lib'}", "-lc10_cuda", "-lc10", f"-Wl,-rpath,{(torch / 'lib').resolve()}"),
-                    # Releases before 2.8 look for the driver only among the libraries that are loaded already.
+                    *(
+                        "g++",
+                        "-std=c++20",
+                        "-O1",
+                        "-w",
+                        f"-D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}",
+                    ),
+                    *(
+                        f"-I{torch / 'include'}",
+                        f"-I{SOURCE / 'cuda'}",
+                        SOURCE / "oracle.cpp",
+                        "-o",
+                        fresh,
+                    ),
+                    *(
+                        f"-L{torch / 'lib'}",
+                        "-lc10_cuda",
+                        "-lc10",
+                        f"-Wl,-rpath,{(torch / 'lib').resolve()}",
+                    ),
+                    # Releases before 2.8 look for the driver only among the libraries that are
+                    # loaded already.
                     *("-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed", *runtime),
                 ],
                 check=True,
@@ -165,8 +208,13 @@ def build(torch: Path) -> Oracle:
 
 
 def fetched() -> list[Path]:
-    """Return the torch packages of several releases that are here: fetched by this command, or by `make`."""
-    found = [*(ROOT / "build").glob("torch-*/torch"), *(ROOT / ".venvs").glob("torch-*/lib/*/site-packages/torch")]
+    """Return the torch packages of several releases that are here: fetched by this command, or by
+    `make`.
+    """
+    found = [
+        *(ROOT / "build").glob("torch-*/torch"),
+        *(ROOT / ".venvs").glob("torch-*/lib/*/site-packages/torch"),
+    ]
     return [path for path in sorted(found) if (path / "lib" / "libc10_cuda.so").exists()]
 
 
@@ -175,16 +223,29 @@ def fetch(version: str) -> Path:
     target = ROOT / "build" / f"torch-{version}"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=ROOT) as folder:
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--dest",
+                folder,
+            ]
             subprocess.run([*command, f"torch=={version}"], check=True)
             [wheel] = Path(folder).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(target, [name for name in archive.namelist() if PARTS.fullmatch(name)])
+                archive.extractall(
+                    target, [name for name in archive.namelist() if PARTS.fullmatch(name)]
+                )
     return target / "torch"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fetch the allocator of torch releases, for the tests")
+    parser = argparse.ArgumentParser(
+        description="Fetch the allocator of torch releases, for the tests"
+    )
     parser.add_argument("versions", nargs="+")
     for version in parser.parse_args().versions:
         print(fetch(version))

@@ -2,8 +2,9 @@
 
     python -m benchmarks.allocator_throughput TRACE [--torch SITE_PACKAGES/torch]
 
-TRACE is a file that the probe wrote. Every figure is the best of several runs, on one core. An event is one entry of
-torch's memory history: an allocation, a free that was asked for, or a free that was done.
+TRACE is a file that the probe wrote. Every figure is the best of several runs, on one core. An
+event is one entry of torch's memory history: an allocation, a free that was asked for, or a free
+that was done.
 """
 
 import argparse
@@ -51,9 +52,13 @@ def oracle_seconds(oracle: Oracle, trace: Trace) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the allocator model beside torch's own allocator")
+    parser = argparse.ArgumentParser(
+        description="Measure the allocator model beside torch's own allocator"
+    )
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--torch", type=Path, help="a torch package; default: that of XMEM_TEST_PYTHON")
+    parser.add_argument(
+        "--torch", type=Path, help="a torch package; default: that of XMEM_TEST_PYTHON"
+    )
     arguments = parser.parse_args()
     trace = read(arguments.trace)
     oracle = build(arguments.torch or torch_of_test_python())
@@ -70,7 +75,9 @@ def main() -> None:
     print(f"{len(CAPACITIES_GIB)} capacities replayed in {options:.2f} s")
     unlimited = replay(trace)
     smallest = best(lambda: smallest_capacity(trace, unlimited))
-    print(f"smallest capacity {human(smallest_capacity(trace, unlimited))}, found in {smallest:.2f} s")
+    print(
+        f"smallest capacity {human(smallest_capacity(trace, unlimited))}, found in {smallest:.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Is an answer the same where others have the CPUs? One job dry, on this machine as it is and beside busy processes.
+"""Is an answer the same where others have the CPUs? One job dry, on this machine as it is and
+beside busy processes.
 
-    python -m benchmarks.busy_machine --python JOB_PYTHON [--busy 40] [--answers 20] [--at-once 4] [SCRIPT]
+    python -m benchmarks.busy_machine --python JOB_PYTHON [--busy 40] [--answers 20] [--at-once 4]
+    [SCRIPT]
 
-Prints for both how many answers there were of each kind (bytes allocated and reserved at most, what it fits on,
-confidence, steps, how the run ended), the CPU seconds of one and how long it took. Ends with 1 if the busy machine gave
-an answer that the other did not.
+Prints for both how many answers there were of each kind (bytes allocated and reserved at most, what
+it fits on, confidence, steps, how the run ended), the CPU seconds of one and how long it took. Ends
+with 1 if the busy machine gave an answer that the other did not.
 """
 
 import argparse
@@ -48,7 +50,9 @@ print(sum(each.ru_utime + each.ru_stime for each in used))
 
 
 def one_answer(python: Path, script: Path) -> tuple[str, float, float]:
-    """Run a script dry in a process of its own; return what came of it, its CPU seconds, and seconds on the wall."""
+    """Run a script dry in a process of its own; return what came of it, its CPU seconds, and
+    seconds on the wall.
+    """
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _ONE, str(python), str(script)]
@@ -69,7 +73,9 @@ def busy(count: int) -> Iterator[None]:
             other.wait()
 
 
-def answers(ask: Callable[[], tuple[str, float, float]], count: int, at_once: int) -> list[tuple[str, float, float]]:
+def answers(
+    ask: Callable[[], tuple[str, float, float]], count: int, at_once: int
+) -> list[tuple[str, float, float]]:
     """Ask so often, so many at once."""
     with ThreadPoolExecutor(at_once) as pool:
         return [each.result() for each in [pool.submit(ask) for _ in range(count)]]
@@ -78,7 +84,9 @@ def answers(ask: Callable[[], tuple[str, float, float]], count: int, at_once: in
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--python", type=Path, required=True, help="a job's Python, with a CUDA build of torch")
+    parser.add_argument(
+        "--python", type=Path, required=True, help="a job's Python, with a CUDA build of torch"
+    )
     parser.add_argument("--busy", type=int, default=40)
     parser.add_argument("--answers", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=4)
@@ -97,7 +105,13 @@ def main() -> None:
             cpu = statistics.median(used for each, used, _ in found if each == answer)
             wall = statistics.median(seconds for each, _, seconds in found if each == answer)
             rows.append([name, str(count), answer, f"{cpu:.1f}", f"{wall:.0f}"])
-    print("\n".join(text_table(("machine", "answers", "bytes, confidence, end, steps", "CPU s", "wall s"), rows)))
+    print(
+        "\n".join(
+            text_table(
+                ("machine", "answers", "bytes, confidence, end, steps", "CPU s", "wall s"), rows
+            )
+        )
+    )
     sys.exit(not {answer for answer, _, _ in loaded} <= {answer for answer, _, _ in quiet})
 
 

@@ -1,6 +1,7 @@
 """Which runs does the ground-truth campaign measure? Each is one `Config`, most telling first.
 
-Standard library only, for Python 3.9 and newer: read on GPU machines that have nothing of this project installed.
+Standard library only, for Python 3.9 and newer: read on GPU machines that have nothing of this
+project installed.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ _LARGE_BATCH = 16_000
 class Config:
     """One run. `size` is the side of the images or the tokens of a sequence.
 
-    `precision` is fp32, or bf16 or fp16 for autocast; `allocator` is what PYTORCH_CUDA_ALLOC_CONF says; `foreach` and
-    `fused` are the optimizer's, None for its own choice; `ddp` is DistributedDataParallel with a world size of 1;
-    `benchmark` has cuDNN try its algorithms and take the fastest.
+    `precision` is fp32, or bf16 or fp16 for autocast; `allocator` is what PYTORCH_CUDA_ALLOC_CONF
+    says; `foreach` and `fused` are the optimizer's, None for its own choice; `ddp` is
+    DistributedDataParallel with a world size of 1; `benchmark` has cuDNN try its algorithms and
+    take the fastest.
     """
 
     model: str
@@ -84,11 +86,22 @@ class Config:
     @property
     def key(self) -> str:
         """What tells this run from all others, in words that a file can be named by."""
-        words = [self.model.rpartition("/")[2], f"{self.batch}x{self.size}", self.precision, self.optimizer]
-        words += [
-            name for name in ("channels_last", "checkpointing", "compiled", "ddp", "benchmark") if getattr(self, name)
+        words = [
+            self.model.rpartition("/")[2],
+            f"{self.batch}x{self.size}",
+            self.precision,
+            self.optimizer,
         ]
-        words += [f"{name}={getattr(self, name)}" for name in ("foreach", "fused") if getattr(self, name) is not None]
+        words += [
+            name
+            for name in ("channels_last", "checkpointing", "compiled", "ddp", "benchmark")
+            if getattr(self, name)
+        ]
+        words += [
+            f"{name}={getattr(self, name)}"
+            for name in ("foreach", "fused")
+            if getattr(self, name) is not None
+        ]
         words += [] if self.training else ["inference"]
         words += [] if not self.allocator else [self.allocator.replace(":", "=")]
         return "_".join(words)
@@ -96,7 +109,9 @@ class Config:
     @property
     def large(self) -> bool:
         """Whether it may need more than a fifth of a card of 140 GB: such runs do not share one."""
-        return self.model in LARGE_LANGUAGE_MODELS or (self.training and self.batch * self.size >= _LARGE_BATCH)
+        return self.model in LARGE_LANGUAGE_MODELS or (
+            self.training and self.batch * self.size >= _LARGE_BATCH
+        )
 
     def to_json(self) -> str:
         """Return it as one argument of a command line."""

@@ -1,11 +1,13 @@
-"""What does a dry run cost in a container, beside the same job without one, and is its peak the same to the byte?
+"""What does a dry run cost in a container, beside the same job without one, and is its peak the
+same to the byte?
 
     sudo -E python -m benchmarks.containers --python JOB_PYTHON [--repeat 3]
 
-As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python and shell, the job's
-torch bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy
-slows all of them; of each way the least CPU time counts. What is a package and what the job's own the probe knows by
-the folder's name: so torch has to lie in a site-packages inside, too.
+As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python
+and shell, the job's torch bound into it; the runtimes that are on PATH. One round runs every way
+once, so that a machine that gets busy slows all of them; of each way the least CPU time counts.
+What is a package and what the job's own the probe knows by the folder's name: so torch has to lie
+in a site-packages inside, too.
 """
 
 import argparse
@@ -24,7 +26,9 @@ HEADINGS = ("", "peak, bytes", "CPU s", "more")
 INSIDE = "python3 cost.py {model}"
 THERE = "/opt/site-packages"
 CH_RUN = "PYTHONPATH={there} ch-run -b {packages}:{there} -b $PWD:/srv -c /srv "
-SINGULARITY = "PYTHONPATH={there} singularity exec --nv -B {packages}:{there},$PWD:/srv --pwd /srv {image} "
+SINGULARITY = (
+    "PYTHONPATH={there} singularity exec --nv -B {packages}:{there},$PWD:/srv --pwd /srv {image} "
+)
 ENROOT = "enroot start -m {packages}:{there} -m $PWD:/srv -e PYTHONPATH={there} {image}.sqsh "
 PODMAN = "podman run --rm -v {packages}:{there} -v $PWD:/srv -w /srv -e PYTHONPATH={there} x "
 WAYS = {
@@ -52,14 +56,20 @@ def main() -> None:
         if "podman, imported" in ways:
             machine.import_image()
         for model in MODELS:
-            print(f"\n{model}\n", *markdown_table(HEADINGS, _rows(machine, ways, model, given.repeat)), sep="\n")
+            print(
+                f"\n{model}\n",
+                *markdown_table(HEADINGS, _rows(machine, ways, model, given.repeat)),
+                sep="\n",
+            )
 
 
 def _rows(machine: Machine, ways: dict[str, str], model: str, repeat: int) -> list[list[str]]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     peaks: dict[str, set[str]] = {name: set() for name in ways}
     for name, line in [*ways.items()] * repeat:
-        script = line.format(packages=machine.packages, image=machine.image, model=model, there=THERE)
+        script = line.format(
+            packages=machine.packages, image=machine.image, model=model, there=THERE
+        )
         found = machine.run(script, ENROOT_LOGIN_SHELL="no")
         peaks[name].add(found.get("why") or f"{found['bytes'][0]['allocated_bytes']:,}")
         seconds[name].append(found["cpu_seconds"])

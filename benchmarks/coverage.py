@@ -1,11 +1,13 @@
-"""Which unmodified public training scripts run dry, and what does that cost? Runs them, and writes docs/coverage.md.
+"""Which unmodified public training scripts run dry, and what does that cost? Runs them, and writes
+docs/coverage.md.
 
     python -m benchmarks.coverage run CLONES --python JOB_PYTHON [--only WORD] [--work FOLDER]
     python -m benchmarks.coverage page
 
-CLONES holds a git repository OWNER/NAME, bare or not, for each that benchmarks/coverage.toml names; a script is tried
-in a copy of its own, with the data that the list names put in place by `coverage_data`. The job's Python has what the
-scripts import. Results go to benchmarks/data/coverage.json, one a script, later ones over earlier ones.
+CLONES holds a git repository OWNER/NAME, bare or not, for each that benchmarks/coverage.toml names;
+a script is tried in a copy of its own, with the data that the list names put in place by
+`coverage_data`. The job's Python has what the scripts import. Results go to
+benchmarks/data/coverage.json, one a script, later ones over earlier ones.
 """
 
 import argparse
@@ -39,7 +41,8 @@ PAGE = HERE.parent / "docs" / "coverage.md"
 TEMPLATE = HERE / "coverage.md.j2"
 GPU = "h200"
 HEADINGS = (
-    "repository", "command (folder)", "kind", "GPUs", "ran", "to its end", "peak, MiB", "confidence", "s",
+    "repository", "command (folder)", "kind", "GPUs", "ran", "to its end", "peak, MiB",
+    "confidence", "s",
     "may be wrong as, or why not",
 )  # fmt: skip
 REASONS = ("why an estimate says that it may be wrong", "scripts")
@@ -61,11 +64,14 @@ FORMER = {
     Doubt.NOT_REACHED: "{detail} was not reached: what it needs was not seen",
     Doubt.LARGEST_DRAWN: "batches differ in size, and the largest of {detail} was trained on",
     Doubt.DDP_BUCKETS: (
-        "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)"
+        "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next "
+        "(measured: 9 %)"
     ),
     Doubt.RANKS: "{detail} may need more than those that were run",
-    Doubt.AUTOTUNED: "max-autotune measures on the GPU which kernels it takes and what it fuses into them",
-    Doubt.GARBAGE: "Python's garbage collector freed {detail}, at a moment that may be another on a GPU",
+    Doubt.AUTOTUNED: "max-autotune measures on the GPU which kernels it takes and what it fuses "
+    "into them",
+    Doubt.GARBAGE: "Python's garbage collector freed {detail}, at a moment that may be another on "
+    "a GPU",
     Doubt.ASSUMED_VALUES: "{detail}: what the job does next may hang on it",
     Doubt.VALUES_UNKNOWN: "{detail}: what is decided by values on the GPU is not known",
     Doubt.HOOK_MISSING: "{detail}: what is seen by it was not",
@@ -74,7 +80,9 @@ FORMER = {
     Doubt.GROWING: "the run ended before the peak was seen to repeat",
 }
 """The words that results of before have for them, with "(no measurements yet)" behind many."""
-_WORDS = [(each, each.sentence) for each in Doubt if each.sentence != "{detail}"] + list(FORMER.items())
+_WORDS = [(each, each.sentence) for each in Doubt if each.sentence != "{detail}"] + list(
+    FORMER.items()
+)
 SENTENCES = {
     re.compile(re.escape(words).replace(r"\{detail\}", ".*") + r"( \(no measurements yet\))?"): (
         each.sentence.replace("{detail}", "…")
@@ -86,11 +94,13 @@ NOT_REACHED = Doubt.NOT_REACHED.sentence.replace("{detail}", "…")
 
 @dataclass(frozen=True)
 class Script:
-    """One script as its repository has it. `data` are RECIPE:FOLDER, the folder as seen from the script's own.
+    """One script as its repository has it. `data` are RECIPE:FOLDER, the folder as seen from the
+    script's own.
 
-    `setup` is a line of shell run before the job, in the same folder, as its user would run it. `list` is the list that
-    it is on. `packages` are what its results were had with, where the newest would fail it; `broken` says why it does
-    not run on a GPU either: what packages have changed.
+    `setup` is a line of shell run before the job, in the same folder, as its user would run it.
+    `list` is the list that it is on. `packages` are what its results were had with, where the
+    newest would fail it; `broken` says why it does not run on a GPU either: what packages have
+    changed.
     """
 
     repository: str
@@ -113,7 +123,8 @@ class Script:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it; `peak_bytes` is what torch's allocator reserves in the largest rank, None where none ran.
+    """What came of it; `peak_bytes` is what torch's allocator reserves in the largest rank, None
+    where none ran.
 
     `allocated_bytes` is what it has given to tensors at the most, None in results of before.
 
@@ -150,7 +161,9 @@ class Result:
 
 
 def _kind_of(reason: str) -> str:
-    """Return the sentence of the register that says most of a reason, or its words without their numbers."""
+    """Return the sentence of the register that says most of a reason, or its words without their
+    numbers.
+    """
     sentences = [sentence for words, sentence in SENTENCES.items() if words.fullmatch(reason)]
     return max(sentences, key=len) if sentences else re.sub(r"\d[\d,.]*", "…", reason)
 
@@ -164,14 +177,22 @@ def results() -> dict[str, Result]:
     """Return what was found so far, by the key of the script."""
     if not RESULTS.is_file():
         return {}
-    return {key: Result(**each) for key, each in json.loads(RESULTS.read_text(encoding="utf-8")).items()}
+    return {
+        key: Result(**each) for key, each in json.loads(RESULTS.read_text(encoding="utf-8")).items()
+    }
 
 
 def check_out(clone: Path, folder: Path) -> str:
-    """Write the files of the clone's newest commit, those whose contents it has; return the commit."""
+    """Write the files of the clone's newest commit, those whose contents it has; return the
+    commit.
+    """
     git = ["git", f"--git-dir={clone / '.git' if (clone / '.git').is_dir() else clone}"]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    listed = subprocess.run([*git, "ls-tree", "-rz", commit], check=True, capture_output=True, text=True).stdout
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    listed = subprocess.run(
+        [*git, "ls-tree", "-rz", commit], check=True, capture_output=True, text=True
+    ).stdout
     for path, mode, content in _contents(git, listed.split("\0")[:-1]):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -185,8 +206,22 @@ def check_out(clone: Path, folder: Path) -> str:
 
 def _as_cloned(folder: Path) -> None:
     """Make a git repository of a folder: some scripts note which commit they are of."""
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.safecrlf=false"]
-    for words in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-q", "--no-verify", "-m", "as it is"]):
+    git = [
+        "git",
+        "-C",
+        str(folder),
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "core.safecrlf=false",
+    ]
+    for words in (
+        ["init", "-q"],
+        ["add", "-A", "-f"],
+        ["commit", "-q", "--no-verify", "-m", "as it is"],
+    ):
         subprocess.run([*git, *words], check=True)
 
 
@@ -212,7 +247,9 @@ def _contents(git: Sequence[str], entries: Sequence[str]) -> Iterator[tuple[str,
 
 
 def try_out(script: Script, clones: Path, work: Path, python: Path, budget: float) -> Result:
-    """Run `script` dry in a fresh copy of its repository under `work`, for at most `budget` seconds."""
+    """Run `script` dry in a fresh copy of its repository under `work`, for at most `budget`
+    seconds.
+    """
     top = work / script.repository.replace("/", "-")
     shutil.rmtree(top, ignore_errors=True)
     top.mkdir()
@@ -229,12 +266,19 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
     libraries = {"LD_LIBRARY_PATH": str(stand_ins), "LD_PRELOAD": str(runtime)}
     for entry in script.data:
         recipe, _, place = entry.partition(":")
-        command: list[str | Path] = [python, HERE / "coverage_data.py", recipe, (folder / place).resolve()]
+        command: list[str | Path] = [
+            python,
+            HERE / "coverage_data.py",
+            recipe,
+            (folder / place).resolve(),
+        ]
         subprocess.run(command, check=True, env=environ | libraries, cwd=top)
     if script.setup:
         subprocess.run(["bash", "-c", script.setup], check=True, cwd=folder, env=environ)
     job = top / "job.sh"
-    gpus = f"#SBATCH --nodes={script.nodes}\n#SBATCH --gpus-per-node={script.gpus // script.nodes}\n"
+    gpus = (
+        f"#SBATCH --nodes={script.nodes}\n#SBATCH --gpus-per-node={script.gpus // script.nodes}\n"
+    )
     job.write_text(f"#!/bin/bash\n{gpus}{script.command}\n")
     began = time.monotonic()
     found = subprocess.run(
@@ -248,10 +292,16 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
         cwd=folder,
         check=False,
     )
-    result = Result(commit, datetime.now(UTC).date().isoformat(), round(time.monotonic() - began, 1))
+    result = Result(
+        commit, datetime.now(UTC).date().isoformat(), round(time.monotonic() - began, 1)
+    )
     if found.returncode:
-        why = re.split(r"^xmem-slurm: ", found.stderr.strip(), flags=re.MULTILINE)[-1]  # it may have had to wait
-        return replace(result, why_not=why.replace(str(top), "").replace(str(python.parents[1]), ""))
+        why = re.split(r"^xmem-slurm: ", found.stderr.strip(), flags=re.MULTILINE)[
+            -1
+        ]  # it may have had to wait
+        return replace(
+            result, why_not=why.replace(str(top), "").replace(str(python.parents[1]), "")
+        )
     said = json.loads(found.stdout)
     largest = max(said["ranks"], key=lambda rank: rank["required_bytes"])
     return replace(
@@ -266,9 +316,13 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
 
 
 def _stand_ins(python: Path, cache: Path) -> Path:
-    """Return the folder of libraries with which the job's torch loads without CUDA: it makes some of the data."""
+    """Return the folder of libraries with which the job's torch loads without CUDA: it makes some
+    of the data.
+    """
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    found = subprocess.run([python, "-c", find], check=True, capture_output=True, text=True).stdout.strip()
+    found = subprocess.run(
+        [python, "-c", find], check=True, capture_output=True, text=True
+    ).stdout.strip()
     return build(Path(found), cache)
 
 
@@ -279,15 +333,23 @@ def page() -> str:
     numbers = sorted({script.list for script, _ in tried})
     newest = max(result.date for _, result in tried)
     since = (date.fromisoformat(newest) - timedelta(days=1)).isoformat()  # all of it takes a night
-    template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(
-        TEMPLATE.read_text(encoding="utf-8")
-    )
+    template = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    ).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        lists=[_list([each for each in tried if each[0].list == number], since) for number in numbers],
+        lists=[
+            _list([each for each in tried if each[0].list == number], since) for number in numbers
+        ],
         newest=newest,
-        reasons="\n".join(markdown_table(REASONS, _reasons([result for _, result in tried if result.date >= since]))),
+        reasons="\n".join(
+            markdown_table(
+                REASONS, _reasons([result for _, result in tried if result.date >= since])
+            )
+        ),
         on_gpu=coverage_on_gpu.agreement(found),
-        on_gpu_table="\n".join(markdown_table(coverage_on_gpu.HEADINGS, coverage_on_gpu.table(found))),
+        on_gpu_table="\n".join(
+            markdown_table(coverage_on_gpu.HEADINGS, coverage_on_gpu.table(found))
+        ),
         cost="\n".join(markdown_table(dryrun_cost.HEADINGS, dryrun_cost.rows())),
         commits=sorted({f"{script.repository} {result.commit[:10]}" for script, result in tried}),
     )
@@ -296,9 +358,14 @@ def page() -> str:
 def _list(tried: Sequence[tuple[Script, Result]], since: str) -> dict[str, object]:
     """Return what the page says of one list: counts, the median of seconds, and its table.
 
-    What `can` run is counted of those that were tried `since` that date; what was tried earlier is in the table.
+    What `can` run is counted of those that were tried `since` that date; what was tried earlier is
+    in the table.
     """
-    can = [result for script, result in tried if result.date >= since and not (script.broken and not result.ran)]
+    can = [
+        result
+        for script, result in tried
+        if result.date >= since and not (script.broken and not result.ran)
+    ]
     ran = [result for result in can if result.ran]
     return {
         "tried": len(tried),
@@ -309,22 +376,32 @@ def _list(tried: Sequence[tuple[Script, Result]], since: str) -> dict[str, objec
         "ends": sum(result.reached_end for result in ran),
         "high": sum(result.confidence == "high" for result in ran),
         "median": sorted(result.seconds for result in ran)[len(ran) // 2] if ran else 0,
-        "table": "\n".join(markdown_table(HEADINGS, [_row(script, result, since) for script, result in tried])),
+        "table": "\n".join(
+            markdown_table(HEADINGS, [_row(script, result, since) for script, result in tried])
+        ),
     }
 
 
 def _reasons(measured: Sequence[Result]) -> list[list[str]]:
     """Return how many scripts have each kind of reason, the most frequent first."""
-    counts = Counter(kind for result in measured if result.ran for kind in sorted(result.kinds_of_reasons))
+    counts = Counter(
+        kind for result in measured if result.ran for kind in sorted(result.kinds_of_reasons)
+    )
     return [[kind.replace("|", "\\|"), str(count)] for kind, count in counts.most_common()]
 
 
 def _row(script: Script, result: Result, since: str) -> list[str]:
     where = "" if script.folder == "." else f" ({script.folder})"
-    notes = f"{where}{' [data]' if script.data else ''}{script.packages and f' with {script.packages}'}"
+    notes = (
+        f"{where}{' [data]' if script.data else ''}{script.packages and f' with {script.packages}'}"
+    )
     command = f"`{script.command}`{notes}".replace("|", "\\|")
     peak = f"{result.peak_bytes / 2**20:.0f}" if result.peak_bytes is not None else ""
-    said = "; ".join(result.reasons) if result.ran else f"{result.why_not}{script.broken and f' ({script.broken})'}"
+    said = (
+        "; ".join(result.reasons)
+        if result.ran
+        else f"{result.why_not}{script.broken and f' ({script.broken})'}"
+    )
     if result.date < since:
         said = f"{result.date}: {said}"
     outcome = "yes" if result.ran else "nor on a GPU" if script.broken else "no"
@@ -335,14 +412,18 @@ def _row(script: Script, result: Result, since: str) -> list[str]:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run")
     run.add_argument("clones", type=Path)
     run.add_argument("--python", type=Path, required=True, help="the job's Python")
     run.add_argument("--only", default="", help="scripts whose key contains this")
     run.add_argument("--list", type=int, default=0, help="scripts of this list")
-    run.add_argument("--budget", type=float, default=60, help="seconds for each; more where the machine is busy")
+    run.add_argument(
+        "--budget", type=float, default=60, help="seconds for each; more where the machine is busy"
+    )
     run.add_argument("--work", type=Path, help="keep the copies here")
     verbs.add_parser("page")
     arguments = parser.parse_args()
@@ -355,13 +436,23 @@ def main() -> None:
             if arguments.only not in script.key or arguments.list not in (0, script.list):
                 continue
             result = try_out(
-                script, arguments.clones.resolve(), work.resolve(), arguments.python.absolute(), arguments.budget
+                script,
+                arguments.clones.resolve(),
+                work.resolve(),
+                arguments.python.absolute(),
+                arguments.budget,
             )
             RESULTS.write_text(
-                json.dumps({key: asdict(each) for key, each in {**results(), script.key: result}.items()}, indent=1)
+                json.dumps(
+                    {key: asdict(each) for key, each in {**results(), script.key: result}.items()},
+                    indent=1,
+                )
                 + "\n"
             )
-            said = result.why_not or f"{(result.peak_bytes or 0) / 2**20:.0f} MiB, {result.steps} steps"
+            said = (
+                result.why_not
+                or f"{(result.peak_bytes or 0) / 2**20:.0f} MiB, {result.steps} steps"
+            )
             print(f"{script.key}: {said} ({result.seconds} s)", flush=True)
 
 

@@ -2,8 +2,8 @@
 
     python coverage_data.py RECIPE FOLDER
 
-Small: enough for a few steps of each script in benchmarks/coverage.toml. What a script checks by a digest cannot be put
-in place like this, CIFAR of torchvision for one.
+Small: enough for a few steps of each script in benchmarks/coverage.toml. What a script checks by a
+digest cannot be put in place like this, CIFAR of torchvision for one.
 """
 
 # ruff: noqa: PLC0415 - most recipes need no torch
@@ -27,7 +27,10 @@ def mnist(folder):
     """MNIST of torchvision, extracted."""
     for part, count in (("train", 6000), ("t10k", 1000)):
         images = struct.pack(">4i", 2051, count, 28, 28) + RANDOM.bytes(count * 28 * 28)
-        labels = struct.pack(">2i", 2049, count) + RANDOM.integers(10, size=count, dtype=np.uint8).tobytes()
+        labels = (
+            struct.pack(">2i", 2049, count)
+            + RANDOM.integers(10, size=count, dtype=np.uint8).tobytes()
+        )
         _write(folder / f"MNIST/raw/{part}-images-idx3-ubyte", images)
         _write(folder / f"MNIST/raw/{part}-labels-idx1-ubyte", labels)
 
@@ -56,7 +59,9 @@ def pets(folder):
     """The Oxford pets: the label is in the name."""
     flat_images(folder, 128, 256)
     for file in sorted(folder.iterdir()):
-        file.rename(file.with_name(f"breed{int(file.stem.split('_')[1]) % 4}_{file.stem.split('_')[1]}.jpg"))
+        file.rename(
+            file.with_name(f"breed{int(file.stem.split('_')[1]) % 4}_{file.stem.split('_')[1]}.jpg")
+        )
 
 
 def bsds(folder):
@@ -77,7 +82,9 @@ def masks(folder):
     flat_images(folder / "imgs", 16, 640)
     (folder / "masks").mkdir(parents=True, exist_ok=True)
     for file in (folder / "imgs").iterdir():
-        Image.fromarray(RANDOM.integers(2, size=(640, 640), dtype=np.uint8)).save(folder / "masks" / f"{file.stem}.gif")
+        Image.fromarray(RANDOM.integers(2, size=(640, 640), dtype=np.uint8)).save(
+            folder / "masks" / f"{file.stem}.gif"
+        )
 
 
 def saliency(folder):
@@ -87,11 +94,15 @@ def saliency(folder):
     flat_images(folder / "im_aug", 48)
     (folder / "gt_aug").mkdir()
     for file in (folder / "im_aug").iterdir():
-        Image.fromarray(RANDOM.integers(256, size=(320, 320), dtype=np.uint8)).save(folder / f"gt_aug/{file.stem}.png")
+        Image.fromarray(RANDOM.integers(256, size=(320, 320), dtype=np.uint8)).save(
+            folder / f"gt_aug/{file.stem}.png"
+        )
 
 
 def image_patches(folder):
-    """train.h5 with patches of one channel, eval.h5 with groups of whole pictures, each in low and high resolution."""
+    """train.h5 with patches of one channel, eval.h5 with groups of whole pictures, each in low and
+    high resolution.
+    """
     import h5py
 
     with h5py.File(folder / "train.h5", "w") as train, h5py.File(folder / "eval.h5", "w") as test:
@@ -109,8 +120,16 @@ def coco(folder):
         for number, file in enumerate(sorted((folder / part).iterdir())):
             images.append({"id": number, "file_name": file.name, "height": 640, "width": 640})
             for label in RANDOM.integers(1, 81, size=3).tolist():
-                box = [*RANDOM.integers(300, size=2).tolist(), *RANDOM.integers(40, 300, size=2).tolist()]
-                place = {"id": len(boxes) + 1, "image_id": number, "category_id": label, "iscrowd": 0}
+                box = [
+                    *RANDOM.integers(300, size=2).tolist(),
+                    *RANDOM.integers(40, 300, size=2).tolist(),
+                ]
+                place = {
+                    "id": len(boxes) + 1,
+                    "image_id": number,
+                    "category_id": label,
+                    "iscrowd": 0,
+                }
                 boxes.append(place | {"bbox": box, "area": box[2] * box[3], "segmentation": []})
         classes = [{"id": number, "name": f"class{number}"} for number in range(1, 81)]
         content = {"images": images, "annotations": boxes, "categories": classes}
@@ -120,7 +139,9 @@ def coco(folder):
 def texts(folder):
     """train.txt, valid.txt, test.txt: words in lines."""
     for part, lines in (("train", 4000), ("valid", 400), ("test", 400)):
-        _write(folder / f"{part}.txt", "\n".join(" ".join(_words(20)) for _ in range(lines)).encode())
+        _write(
+            folder / f"{part}.txt", "\n".join(" ".join(_words(20)) for _ in range(lines)).encode()
+        )
 
 
 def tokens(folder):
@@ -134,7 +155,10 @@ def token_shards(folder):
     """Shards of tokens as numpy arrays, 'train' or 'val' in the name (build-nanogpt)."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in ("train", "val"):
-        np.save(folder / f"edufineweb_{part}_000000.npy", RANDOM.integers(50257, size=4_000_000, dtype=np.uint16))
+        np.save(
+            folder / f"edufineweb_{part}_000000.npy",
+            RANDOM.integers(50257, size=4_000_000, dtype=np.uint16),
+        )
 
 
 def tinystories(folder):
@@ -175,17 +199,23 @@ def planetoid(folder):
 
 
 def ett(folder):
-    """Hourly transformer temperatures: a date and seven columns, as long as the loaders of ETTh1 demand."""
+    """Hourly transformer temperatures: a date and seven columns, as long as the loaders of ETTh1
+    demand.
+    """
     from datetime import datetime, timedelta
 
     start, columns = datetime(2016, 7, 1), ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
     values = RANDOM.normal(size=(17420, 7)).round(3)
-    rows = (f"{start + timedelta(hours=n)},{','.join(map(str, row))}" for n, row in enumerate(values))
+    rows = (
+        f"{start + timedelta(hours=n)},{','.join(map(str, row))}" for n, row in enumerate(values)
+    )
     _write(folder / "ETTh1.csv", "\n".join([",".join(["date", *columns]), *rows]).encode())
 
 
 def speech(folder):
-    """LJSpeech's wavs (22,050 Hz) and the lists that HiFi-GAN reads, beside what its repository has."""
+    """LJSpeech's wavs (22,050 Hz) and the lists that HiFi-GAN reads, beside what its repository
+    has.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "wavs").mkdir(exist_ok=True)
     names = [f"LJ001-{number:04}" for number in range(1, 41)]
@@ -217,7 +247,10 @@ def boxes(folder):
     for part in ("train2017",):
         flat_images(folder / "images" / part, 64, 640)
         for file in (folder / "images" / part).iterdir():
-            rows = (f"{RANDOM.integers(80)} {' '.join(f'{x:.4f}' for x in RANDOM.uniform(0.3, 0.6, 4))}" for _ in "abc")
+            rows = (
+                f"{RANDOM.integers(80)} {' '.join(f'{x:.4f}' for x in RANDOM.uniform(0.3, 0.6, 4))}"
+                for _ in "abc"
+            )
             _write(folder / "labels" / part / f"{file.stem}.txt", "\n".join(rows).encode())
 
 
@@ -233,7 +266,9 @@ def voc_list(folder):
 
 
 def conversations(folder):
-    """train.jsonl and test.jsonl with a prompt, a completion, a better and a worse one, and plain text."""
+    """train.jsonl and test.jsonl with a prompt, a completion, a better and a worse one, and plain
+    text.
+    """
     for part, count in (("train", 200), ("test", 40)):
         rows = (
             {
@@ -252,7 +287,10 @@ def conversations(folder):
 
 def instructions(folder):
     """alpaca_data.json: a list of instructions, inputs and outputs (Stanford Alpaca)."""
-    rows = [{part: " ".join(_words(20)) for part in ("instruction", "input", "output")} for _ in range(2000)]
+    rows = [
+        {part: " ".join(_words(20)) for part in ("instruction", "input", "output")}
+        for _ in range(2000)
+    ]
     _write(folder / "alpaca_data.json", json.dumps(rows).encode())
 
 
@@ -263,17 +301,25 @@ def enwik8(folder):
 
 
 def headlines(folder):
-    """THUCNews: lines of characters and one of ten labels, and the vocabulary (Chinese-Text-Classification-Pytorch)."""
+    """THUCNews: lines of characters and one of ten labels, and the vocabulary
+    (Chinese-Text-Classification-Pytorch).
+    """
     characters = [chr(0x4E00 + number) for number in range(4760)]
     for part, count in (("train", 20_000), ("dev", 1000), ("test", 1000)):
-        lines = (f"{''.join(random.choices(characters, k=20))}\t{number % 10}" for number in range(count))
+        lines = (
+            f"{''.join(random.choices(characters, k=20))}\t{number % 10}" for number in range(count)
+        )
         _write(folder / f"{part}.txt", "\n".join(lines).encode())
-    vocabulary = {character: number for number, character in enumerate([*characters, "<UNK>", "<PAD>"])}
+    vocabulary = {
+        character: number for number, character in enumerate([*characters, "<UNK>", "<PAD>"])
+    }
     _write(folder / "vocab.pkl", pickle.dumps(vocabulary))
 
 
 def triples(folder):
-    """FB15k's train.txt, valid.txt, test.txt for the names that its dictionaries have (KnowledgeGraphEmbedding)."""
+    """FB15k's train.txt, valid.txt, test.txt for the names that its dictionaries have
+    (KnowledgeGraphEmbedding).
+    """
     names = [
         [line.split("\t")[1] for line in (folder / f"{kind}.dict").read_text().splitlines()]
         for kind in ("entities", "relations")
@@ -284,10 +330,15 @@ def triples(folder):
 
 
 def graphs(folder):
-    """MUTAG.txt: 188 graphs, each its size and label, then the tag and the neighbours of each node (powerful-gnns)."""
+    """MUTAG.txt: 188 graphs, each its size and label, then the tag and the neighbours of each node
+    (powerful-gnns).
+    """
     lines = ["188"]
     for number in range(188):
-        lines += [f"18 {number % 2}", *(f"{RANDOM.integers(7)} 2 {(n - 1) % 18} {(n + 1) % 18}" for n in range(18))]
+        lines += [
+            f"18 {number % 2}",
+            *(f"{RANDOM.integers(7)} 2 {(n - 1) % 18} {(n + 1) % 18}" for n in range(18)),
+        ]
     _write(folder / "MUTAG.txt", "\n".join(lines).encode())
 
 
@@ -302,7 +353,12 @@ def llama_model(folder):
     """A model in the shape of a small Llama, likewise."""
     from transformers import LlamaConfig
 
-    shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12}
+    shape = {
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
     _language_model(folder, LlamaConfig(**shape, bos_token_id=0, eos_token_id=0, pad_token_id=0))
 
 
@@ -320,13 +376,19 @@ def _language_model(folder, config):
 
 
 def resnet_of_hub(folder):
-    """The resnet50d of timm with random weights, where huggingface_hub keeps what it has downloaded."""
+    """The resnet50d of timm with random weights, where huggingface_hub keeps what it has
+    downloaded.
+    """
     import timm
     from safetensors.torch import save_file
 
     snapshot = _snapshot(folder, "timm/resnet50d.ra2_in1k")
     save_file(timm.create_model("resnet50d").state_dict(), snapshot / "model.safetensors")
-    config = {"architecture": "resnet50d", "num_classes": 1000, "pretrained_cfg": {"input_size": [3, 256, 256]}}
+    config = {
+        "architecture": "resnet50d",
+        "num_classes": 1000,
+        "pretrained_cfg": {"input_size": [3, 256, 256]},
+    }
     (snapshot / "config.json").write_text(json.dumps(config))
 
 
@@ -335,8 +397,13 @@ def vae_of_hub(folder):
     from diffusers import AutoencoderKL
 
     blocks = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "sample_size": 256}
-    kinds = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
-    AutoencoderKL(latent_channels=4, **blocks, **kinds).save_pretrained(_snapshot(folder, "stabilityai/sd-vae-ft-ema"))
+    kinds = {
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+    }
+    AutoencoderKL(latent_channels=4, **blocks, **kinds).save_pretrained(
+        _snapshot(folder, "stabilityai/sd-vae-ft-ema")
+    )
 
 
 def _snapshot(folder, name):

@@ -1,13 +1,14 @@
-"""What do the public scripts of docs/coverage.md really take of a GPU, as they are and to their own end?
+"""What do the public scripts of docs/coverage.md really take of a GPU, as they are and to their own
+end?
 
     python -m benchmarks.coverage_on_gpu pack CLONES FOLDER              anywhere: copies of what runs dry on one GPU
     python -m benchmarks.coverage_on_gpu run FOLDER [--seconds 500]      on a GPU: run what has no result yet
     python -m benchmarks.coverage_on_gpu table                           anywhere: beside what their dry runs said
 
-A copy is of the commit that ran dry, and the same recipes make its data. benchmarks/data/coverage_on_gpu.jsonl gets a
-line a script, but for those that fail there, as for want of a package. Scripts without an end are ended after
-MOST_SECONDS: what they held until then is the least that they need. Where N share the GPU (--together N) their own
-figures are the same.
+A copy is of the commit that ran dry, and the same recipes make its data.
+benchmarks/data/coverage_on_gpu.jsonl gets a line a script, but for those that fail there, as for
+want of a package. Scripts without an end are ended after MOST_SECONDS: what they held until then is
+the least that they need. Where N share the GPU (--together N) their own figures are the same.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ TOLERANCE = 0.02
 
 
 class Agreement(NamedTuple):
-    """How many scripts were measured, whole, within the tolerance, "high", of these too low, and too low in all."""
+    """How many scripts were measured, whole, within the tolerance, "high", of these too low, and
+    too low in all.
+    """
 
     measured: int
     whole: int
@@ -83,13 +86,21 @@ def pack(clones: Path, folder: Path) -> None:
         copy = folder / script.repository.replace("/", "-") / "repository"
         if not copy.is_dir():
             commit = coverage.check_out(clones / script.repository, copy)
-            assert commit == found[script.key].commit, f"{script.repository}: another commit ran dry"
+            assert commit == found[script.key].commit, (
+                f"{script.repository}: another commit ran dry"
+            )
             for file in copy.rglob("*"):
                 if file.is_file() and not file.is_symlink() and file.stat().st_size > LARGEST_FILE:
                     file.unlink()
-        job = {"key": script.key, "folder": str((copy / script.folder).relative_to(folder)), "command": script.command}
+        job = {
+            "key": script.key,
+            "folder": str((copy / script.folder).relative_to(folder)),
+            "command": script.command,
+        }
         jobs.append({**job, "data": script.data, "setup": script.setup})
-    jobs.sort(key=lambda job: (found[job["key"]].confidence != "high", not found[job["key"]].reached_end))
+    jobs.sort(
+        key=lambda job: (found[job["key"]].confidence != "high", not found[job["key"]].reached_end)
+    )
     (folder / "jobs.json").write_text(json.dumps(jobs, indent=1), encoding="utf-8")
     print(f"{len(jobs)} scripts")
 
@@ -114,7 +125,13 @@ def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | No
     peaks.mkdir(parents=True, exist_ok=True)
     home = top / Path(job["folder"]).parts[0]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "HOME": str(home), "HF_HUB_OFFLINE": "1", "PEAKS_FOLDER": str(peaks)}
+    environ = {
+        **os.environ,
+        "PATH": path,
+        "HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "PEAKS_FOLDER": str(peaks),
+    }
     environ |= {"WATCH": str(WATCH), "PACKAGES": os.environ.get("PYTHONPATH", "")}
     for entry in job["data"]:
         recipe, _, place = entry.partition(":")
@@ -133,19 +150,29 @@ def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | No
         subprocess.run(["bash", "-c", job["setup"]], check=True, cwd=folder, env=environ)
     began = time.monotonic()
     with subprocess.Popen(
-        ["bash", "-c", f"{COMMANDS}\n{job['command']}"], cwd=folder, env=environ, start_new_session=True, text=True,
+        ["bash", "-c", f"{COMMANDS}\n{job['command']}"], cwd=folder, env=environ,
+        start_new_session=True, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
             stderr = process.communicate(timeout=min(MOST_SECONDS, deadline - began))[1]
-            ended = last_words(stderr) or f"code {process.returncode}" if process.returncode else TO_ITS_END
+            ended = (
+                last_words(stderr) or f"code {process.returncode}"
+                if process.returncode
+                else TO_ITS_END
+            )
         except subprocess.TimeoutExpired:
             ended = CUT_OFF
         finally:
             _end(process.pid)
     held = [json.loads(file.read_text(encoding="utf-8")) for file in peaks.glob("*.json")]
     most = max(held, key=lambda each: each["reserved"], default={})
-    return {"key": job["key"], **most, "ended": ended, "seconds": round(time.monotonic() - began, 1)}
+    return {
+        "key": job["key"],
+        **most,
+        "ended": ended,
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def _end(group: int) -> None:
@@ -159,17 +186,27 @@ def table(said: Mapping[str, Result]) -> list[list[str]]:
     rows = []
     for key, real in sorted(read_lines(DATA).items()):
         dry = said[key]
-        found = [(real["allocated"], dry.allocated_bytes or 0), (real["reserved"], dry.peak_bytes or 0)]
-        on_gpu, dry_run = (" / ".join(f"{each / 2**20:.0f}" for each in column) for column in zip(*found, strict=True))
+        found = [
+            (real["allocated"], dry.allocated_bytes or 0),
+            (real["reserved"], dry.peak_bytes or 0),
+        ]
+        on_gpu, dry_run = (
+            " / ".join(f"{each / 2**20:.0f}" for each in column)
+            for column in zip(*found, strict=True)
+        )
         ratios = " / ".join(f"{count / true:.3f}" for true, count in found)
-        rows.append([f"`{key}`".replace("|", "\\|"), real["ended"], on_gpu, dry_run, ratios, dry.confidence])
+        rows.append(
+            [f"`{key}`".replace("|", "\\|"), real["ended"], on_gpu, dry_run, ratios, dry.confidence]
+        )
     return rows
 
 
 def agreement(said: Mapping[str, Result]) -> Agreement:
     """Count the scripts that were measured by what their dry runs said."""
     real = read_lines(DATA)
-    ratios = {key: (said[key].allocated_bytes or 0) / each["allocated"] for key, each in real.items()}
+    ratios = {
+        key: (said[key].allocated_bytes or 0) / each["allocated"] for key, each in real.items()
+    }
     low = [key for key, ratio in ratios.items() if ratio < 1 - TOLERANCE]
     return Agreement(
         len(real),
@@ -182,7 +219,9 @@ def agreement(said: Mapping[str, Result]) -> Agreement:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the public scripts of docs/coverage.md on a GPU")
+    parser = argparse.ArgumentParser(
+        description="Run the public scripts of docs/coverage.md on a GPU"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     packing = verbs.add_parser("pack")
     packing.add_argument("clones", type=Path)
@@ -191,8 +230,12 @@ def main() -> int:
     running.add_argument("folder", type=Path)
     running.add_argument("--out", type=Path, default=DATA)
     running.add_argument("--only", default="", help="only the scripts whose key contains this")
-    running.add_argument("--seconds", type=float, default=500, help="begin nothing that may go on for longer")
-    running.add_argument("--together", type=int, default=1, help="so many scripts share the GPU (default: 1)")
+    running.add_argument(
+        "--seconds", type=float, default=500, help="begin nothing that may go on for longer"
+    )
+    running.add_argument(
+        "--together", type=int, default=1, help="so many scripts share the GPU (default: 1)"
+    )
     verbs.add_parser("table")
     arguments = parser.parse_args()
     if arguments.verb == "pack":

@@ -1,15 +1,18 @@
-"""Is a job lost or doubled where many are submitted at once? Through the filter and through xsbatch, counted.
+"""Is a job lost or doubled where many are submitted at once? Through the filter and through
+xsbatch, counted.
 
-    python -m benchmarks.crowd [--rounds 5] [--filter 200] [--xsbatch 100] [--kinds 40] [--seconds 30]
+    python -m benchmarks.crowd [--rounds 5] [--filter 200] [--xsbatch 100] [--kinds 40] [--seconds
+    30]
 
-Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm cluster of the example
-site. Each round submits crowds of held jobs, all of a crowd at once: with XMEM_OFF; one job that is not known yet; the
-same when its answer is known; several kinds of job that are not known; and these again. Two more, one with XMEM_OFF and
-one whose answer is known, lose slurmctld half way, which is started again. Prints for each crowd how many came back
-with which exit code, how many jobs Slurm has and lines the site's record, how many dry runs there were and how many of
-them ran at once, the wall time of a submission, and the CPU time of all that each has started. Ends with 1 if a job was
-lost or doubled or has no line, or more dry runs ran at once than the site allows; without slurmctld a job is lost if
-none was with XMEM_OFF.
+Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm
+cluster of the example site. Each round submits crowds of held jobs, all of a crowd at once: with
+XMEM_OFF; one job that is not known yet; the same when its answer is known; several kinds of job
+that are not known; and these again. Two more, one with XMEM_OFF and one whose answer is known, lose
+slurmctld half way, which is started again. Prints for each crowd how many came back with which exit
+code, how many jobs Slurm has and lines the site's record, how many dry runs there were and how many
+of them ran at once, the wall time of a submission, and the CPU time of all that each has started.
+Ends with 1 if a job was lost or doubled or has no line, or more dry runs ran at once than the site
+allows; without slurmctld a job is lost if none was with XMEM_OFF.
 """
 
 import argparse
@@ -44,8 +47,8 @@ FILTER = '\n[filter]\nmode = "rewrite"\nseconds = {seconds}\n\n[audit]\nfolder =
 PR_SET_CHILD_SUBREAPER = 36
 """Whoever's parent has ended is this process's child (prctl(2)): so its CPU time is known."""
 BEFORE_SECONDS, AWAY_SECONDS = 0.5, 3.0
-"""How long after the first submission slurmctld ends (at once with XMEM_OFF: all are made by then), and until it is
-started again."""
+"""How long after the first submission slurmctld ends (at once with XMEM_OFF: all are made by then),
+and until it is started again."""
 RECORD_SECONDS = 20
 """A line is written after the answer is given."""
 _DRY_RUN = re.compile(rb"/(xmem-[^/\0]+)/slurm_script\0")
@@ -53,7 +56,9 @@ _DRY_RUN = re.compile(rb"/(xmem-[^/\0]+)/slurm_script\0")
 
 @dataclass
 class Crowd:
-    """What came of submissions at once: exit codes, jobs as they say and as Slurm does, dry runs, seconds of each."""
+    """What came of submissions at once: exit codes, jobs as they say and as Slurm does, dry runs,
+    seconds of each.
+    """
 
     codes: Counter[int] = field(default_factory=Counter)
     printed: list[str] = field(default_factory=list)
@@ -73,7 +78,9 @@ class Crowd:
 
     @property
     def lost(self) -> int:
-        """How many submissions failed, printed a job that is not there, or made one that nobody was told of."""
+        """How many submissions failed, printed a job that is not there, or made one that nobody was
+        told of.
+        """
         return self.codes.total() - self.codes[0] + len(set(self.printed) ^ set(self.queued))
 
     def percentile(self, part: int) -> float:
@@ -82,9 +89,13 @@ class Crowd:
 
 
 def submit(
-    commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str, str], beside: Callable[[], object] = bool
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    environ: Mapping[str, str],
+    beside: Callable[[], object] = bool,
 ) -> Crowd:
-    """Run all commands at once, each of which prints its job's id, and count what came of it; the queue is empty.
+    """Run all commands at once, each of which prints its job's id, and count what came of it; the
+    queue is empty.
 
     `beside` is called while they run.
     """
@@ -92,7 +103,9 @@ def submit(
 
     def run(command: Sequence[str]) -> None:
         started = time.perf_counter()
-        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+        )
         with lock:
             crowd.seconds.append(time.perf_counter() - started)
             crowd.codes[done.returncode] += 1
@@ -118,7 +131,11 @@ def submit(
     over.set()
     watcher.join()
     shown = subprocess.run(
-        ["squeue", "--noheader", "--format=%i"], env=environ, capture_output=True, text=True, check=True
+        ["squeue", "--noheader", "--format=%i"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     crowd.queued = shown.stdout.split()
     subprocess.run(["scancel", *crowd.queued], env=environ, check=True)
@@ -126,7 +143,9 @@ def submit(
 
 
 def restart(controller: Path, command: Sequence[str], before_seconds: float) -> None:
-    """End the slurmctld of the lab in this folder, as a restart of its service does, and start it again."""
+    """End the slurmctld of the lab in this folder, as a restart of its service does, and start it
+    again.
+    """
     time.sleep(before_seconds)
     daemon = psutil.Process(int((controller / "pid" / "slurmctld").read_text()))
     daemon.terminate()
@@ -141,7 +160,9 @@ def lines(audit: Path) -> int:
 
 
 def recorded(audit: Path, before: int, wanted: int) -> int:
-    """Return how many lines there are more than `before`, when there are as many as are `wanted`, or in a while."""
+    """Return how many lines there are more than `before`, when there are as many as are `wanted`,
+    or in a while.
+    """
     until = time.monotonic() + RECORD_SECONDS
     while lines(audit) - before < wanted and time.monotonic() < until:
         time.sleep(0.1)
@@ -149,7 +170,9 @@ def recorded(audit: Path, before: int, wanted: int) -> int:
 
 
 def _spent() -> float:
-    """Return the CPU seconds of all that this process has started, directly or not, and that has ended."""
+    """Return the CPU seconds of all that this process has started, directly or not, and that has
+    ended.
+    """
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -158,7 +181,9 @@ def _spent() -> float:
 
 
 def dry_runs(environ: Mapping[str, str]) -> set[bytes]:
-    """Return the dry runs that run on this machine now for those who have this cache, by the name of their folder."""
+    """Return the dry runs that run on this machine now for those who have this cache, by the name
+    of their folder.
+    """
     found, ours = set[bytes](), f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}\0".encode()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
@@ -177,7 +202,9 @@ def write_jobs(folder: Path, python: str, names: Sequence[str]) -> None:
 
 def main() -> None:
     """Submit the crowds, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--filter", type=int, default=200)
     parser.add_argument("--xsbatch", type=int, default=100)
@@ -191,12 +218,18 @@ def main() -> None:
         site_file, audit = parent / "site.toml", parent / "audit"
         audit.mkdir()
         linux.prctl(PR_SET_CHILD_SUBREAPER, 1)
-        text = f"{SITE.read_text(encoding='utf-8')}{FILTER.format(seconds=asked.seconds, audit=audit)}"
+        text = (
+            f"{SITE.read_text(encoding='utf-8')}{FILTER.format(seconds=asked.seconds, audit=audit)}"
+        )
         site_file.write_text(text, encoding="utf-8")
         site = load_site(site_file)
         most = site.dry_run.per_machine or max(1, (os.cpu_count() or 1) // 4)
         lab.up(site, parent / "lab", hooks=hooks.render(site_file, site))
-        own = {"XMEM_SITE": str(site_file), "XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
+        own = {
+            "XMEM_SITE": str(site_file),
+            "XDG_CACHE_HOME": f"{folder}/cache",
+            "XDG_STATE_HOME": f"{folder}/state",
+        }
         environ = os.environ | lab.environment(parent / "lab") | own
         controller = [shutil.which("slurmctld") or "/usr/sbin/slurmctld", "-D"]
         rows, fine, without = [], True, 0
@@ -214,22 +247,48 @@ def main() -> None:
                         ("off, restarted", names[1:]),
                         ("known, restarted", names[:1]),
                     ):
-                        words = [[program, "--hold", "--parsable", scripts[n % len(scripts)]] for n in range(size)]
+                        words = [
+                            [program, "--hold", "--parsable", scripts[n % len(scripts)]]
+                            for n in range(size)
+                        ]
                         before, spent = lines(audit), _spent()
                         off, restarted = what.startswith("off"), what.endswith("restarted")
                         after = 0.0 if off else BEFORE_SECONDS
-                        beside = functools.partial(restart, parent / "lab", controller, after) if restarted else bool
-                        crowd = submit(words, parent, environ | ({"XMEM_OFF": "1"} if off else {}), beside)
+                        beside = (
+                            functools.partial(restart, parent / "lab", controller, after)
+                            if restarted
+                            else bool
+                        )
+                        crowd = submit(
+                            words, parent, environ | ({"XMEM_OFF": "1"} if off else {}), beside
+                        )
                         wanted = 0 if off else size
-                        crowd.recorded, crowd.cpu_seconds = recorded(audit, before, wanted), _spent() - spent
+                        crowd.recorded, crowd.cpu_seconds = (
+                            recorded(audit, before, wanted),
+                            _spent() - spent,
+                        )
                         without = crowd.lost if off else without
                         fine &= crowd.is_whole or (restarted and crowd.lost <= without)
                         fine &= crowd.at_once <= most and crowd.recorded == wanted
                         rows.append(_row(turn, Path(program).name, what, crowd))
-                        print(*rows[-1], dict(crowd.said.most_common(4)), file=sys.stderr, flush=True)
+                        print(
+                            *rows[-1], dict(crowd.said.most_common(4)), file=sys.stderr, flush=True
+                        )
         finally:
             lab.down(parent / "lab")
-    head = ["round", "through", "job", "exit codes", "jobs", "lines", "dry runs", "at once", "p50", "p99", "CPU each"]
+    head = [
+        "round",
+        "through",
+        "job",
+        "exit codes",
+        "jobs",
+        "lines",
+        "dry runs",
+        "at once",
+        "p50",
+        "p99",
+        "CPU each",
+    ]
     print("\n".join(text_table(head, rows)))
     lost = f"{'no' if fine else 'A'} job was lost or doubled or has no line"
     print(f"at most {most} dry runs at once; {lost}; {os.cpu_count()} cores")

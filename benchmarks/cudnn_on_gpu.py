@@ -1,11 +1,13 @@
-"""What does cuDNN answer on a GPU, where it has a handle, and what without one, for a GPU that is only described to it?
+"""What does cuDNN answer on a GPU, where it has a handle, and what without one, for a GPU that is
+only described to it?
 
     python -m benchmarks.cudnn_on_gpu                       on a GPU: ask again, in the place of the answers there are
     python -m benchmarks.cudnn_on_gpu --library LIBRARY     anywhere: the real libcudnn_graph.so.9 of a job, and a table
 
-The questions are the convolutions of VGG-16, ResNet-50, MobileNetV2, RegNetX and ConvNeXt in the campaign's runs, as
-torch asks them (libraries/cudnn_plans.c has the form). An answer is the engines' numbers and the workspaces of their
-plans, bytes, in cuDNN's order. benchmarks/data/cudnn_on_gpu.json.gz keeps both.
+The questions are the convolutions of VGG-16, ResNet-50, MobileNetV2, RegNetX and ConvNeXt in the
+campaign's runs, as torch asks them (libraries/cudnn_plans.c has the form). An answer is the
+engines' numbers and the workspaces of their plans, bytes, in cuDNN's order.
+benchmarks/data/cudnn_on_gpu.json.gz keeps both.
 """
 
 import argparse
@@ -51,14 +53,25 @@ class Backend:
     def make(self, kind: int) -> ctypes.c_void_p:
         """Return a new descriptor."""
         made = ctypes.c_void_p()
-        self.check(self.library.cudnnBackendCreateDescriptor(kind, ctypes.byref(made)), f"descriptor {kind}")
+        self.check(
+            self.library.cudnnBackendCreateDescriptor(kind, ctypes.byref(made)),
+            f"descriptor {kind}",
+        )
         return made
 
-    def set(self, descriptor: ctypes.c_void_p, name: int, kind: int, count: int, values: Any) -> int:
+    def set(
+        self, descriptor: ctypes.c_void_p, name: int, kind: int, count: int, values: Any
+    ) -> int:
         """Set an attribute; return the status."""
-        return int(self.library.cudnnBackendSetAttribute(descriptor, name, kind, ctypes.c_int64(count), values))
+        return int(
+            self.library.cudnnBackendSetAttribute(
+                descriptor, name, kind, ctypes.c_int64(count), values
+            )
+        )
 
-    def get(self, descriptor: ctypes.c_void_p, name: int, kind: int, count: int, values: Any) -> int:
+    def get(
+        self, descriptor: ctypes.c_void_p, name: int, kind: int, count: int, values: Any
+    ) -> int:
         """Read an attribute into `values`; return how many there are."""
         found = ctypes.c_int64()
         self.library.cudnnBackendGetAttribute(
@@ -66,8 +79,12 @@ class Backend:
         )
         return found.value
 
-    def on_device(self, descriptor: ctypes.c_void_p, handle_name: int | None, device_name: int | None) -> None:
-        """Say for what GPU a descriptor is, by the attribute of the one kind or of the other, if it has that."""
+    def on_device(
+        self, descriptor: ctypes.c_void_p, handle_name: int | None, device_name: int | None
+    ) -> None:
+        """Say for what GPU a descriptor is, by the attribute of the one kind or of the other, if it
+        has that.
+        """
         if self.device is None and handle_name is not None:
             self.set(descriptor, handle_name, HANDLE_TYPE, 1, ctypes.byref(self.handle))
         if self.device is not None and device_name is not None:
@@ -80,8 +97,14 @@ class Backend:
             kind, *attributes = line.split()[1:]
             made.append(self.make(int(kind)))
             for name, type_, count, values in (each.split(":") for each in attributes):
-                numbers = [made[int(number)].value for number in values.split(",")] if int(type_) == DESCRIPTOR else []
-                data = (ctypes.c_void_p * len(numbers))(*numbers) if numbers else bytes.fromhex(values)
+                numbers = (
+                    [made[int(number)].value for number in values.split(",")]
+                    if int(type_) == DESCRIPTOR
+                    else []
+                )
+                data = (
+                    (ctypes.c_void_p * len(numbers))(*numbers) if numbers else bytes.fromhex(values)
+                )
                 self.check(self.set(made[-1], int(name), int(type_), int(count), data), line)
             if int(kind) == GRAPH:
                 self.on_device(made[-1], 800, None)
@@ -120,7 +143,9 @@ def measure(data: dict[str, Any]) -> None:
     import torch  # noqa: PLC0415
 
     torch.zeros(1, device="cuda")
-    backend = Backend(ctypes.CDLL(str(Path(nvidia.cudnn.__path__[0], "lib", "libcudnn_graph.so.9"))), None)
+    backend = Backend(
+        ctypes.CDLL(str(Path(nvidia.cudnn.__path__[0], "lib", "libcudnn_graph.so.9"))), None
+    )
     device = backend.make(DEVICE)
     backend.set(device, 2701, HANDLE_TYPE, 1, ctypes.byref(backend.handle))
     backend.library.cudnnBackendFinalize(device)
@@ -140,24 +165,49 @@ def table(data: dict[str, Any], library: str) -> list[str]:
     counts: dict[str, Counter[str]] = {}
     for each in data["answers"]:
         gpu, without = each["gpu"], backend.ask(each["question"])
-        kind = next(DIRECTIONS[words[1]] for line in each["question"] if (words := line.split())[1] in DIRECTIONS)
+        kind = next(
+            DIRECTIONS[words[1]]
+            for line in each["question"]
+            if (words := line.split())[1] in DIRECTIONS
+        )
         first, expected, most = gpu[0][1], without[0][1], max(workspace for _, workspace in without)
         counted = counts.setdefault(kind, Counter())
         counted["all"] += 1
-        counted["engine left out" if gpu[0][0] not in {engine for engine, _ in without} else "engine there"] += 1
-        counted["same" if in_blocks(first) == in_blocks(expected) else "less" if first < expected else "more"] += 1
+        counted[
+            "engine left out"
+            if gpu[0][0] not in {engine for engine, _ in without}
+            else "engine there"
+        ] += 1
+        counted[
+            "same"
+            if in_blocks(first) == in_blocks(expected)
+            else "less"
+            if first < expected
+            else "more"
+        ] += 1
         counted["above the largest"] += in_blocks(first) > in_blocks(most)
         counted["above the bound"] += first > most + parts
-    columns = ("all", "engine left out", "same", "less", "more", "above the largest", "above the bound")
+    columns = (
+        "all",
+        "engine left out",
+        "same",
+        "less",
+        "more",
+        "above the largest",
+        "above the bound",
+    )
     return text_table(
-        ("direction", *columns), [[kind, *(str(found[name]) for name in columns)] for kind, found in counts.items()]
+        ("direction", *columns),
+        [[kind, *(str(found[name]) for name in columns)] for kind, found in counts.items()],
     )
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Compare cuDNN's plans with a GPU and without")
-    parser.add_argument("--library", help="a libcudnn_graph.so.9 to ask without a GPU; without it, ask on the GPU")
+    parser.add_argument(
+        "--library", help="a libcudnn_graph.so.9 to ask without a GPU; without it, ask on the GPU"
+    )
     parser.add_argument("--out", type=Path, default=DATA)
     arguments = parser.parse_args()
     data = json.loads(gzip.decompress(DATA.read_bytes()))
@@ -165,7 +215,9 @@ def main() -> None:
         print("\n".join(table(data, arguments.library)))
         return
     measure(data)
-    arguments.out.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0))
+    arguments.out.write_bytes(
+        gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0)
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What does a dry run cost, where does the time go, and what would real steps on this machine's CPU cost?
+"""What does a dry run cost, where does the time go, and what would real steps on this machine's CPU
+cost?
 
     python -m benchmarks.dryrun_cost --python JOB_PYTHON [--cpu-python PYTHON] [--only NAME]
 
-Each job of the list runs in a process of its own, so that its host memory can be told; the results go to
-benchmarks/data/dryrun_cost.json, from which `benchmarks.coverage page` makes the table. With --cpu-python, which has a
-CPU build of torch, three real steps of a job are run under torch.profiler too, for at most --cpu-seconds.
+Each job of the list runs in a process of its own, so that its host memory can be told; the results
+go to benchmarks/data/dryrun_cost.json, from which `benchmarks.coverage page` makes the table. With
+--cpu-python, which has a CPU build of torch, three real steps of a job are run under torch.profiler
+too, for at most --cpu-seconds.
 """
 
 import argparse
@@ -40,7 +42,9 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A job: the arguments of the workload, GPUs on a node, nodes; `cpu` where real steps could end."""
+    """A job: the arguments of the workload, GPUs on a node, nodes; `cpu` where real steps could
+    end.
+    """
 
     name: str
     arguments: Sequence[str]
@@ -83,7 +87,11 @@ def measure(case: Case, python: Path, folder: Path) -> Cost:
     if case.gpus > 1:
         launcher = ["torchrun", f"--nnodes={case.nodes}", f"--nproc-per-node={case.gpus}"]
         command = [*launcher, *command[1:]]
-    environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "SLURM_NNODES": str(case.nodes)}
+    environ = {
+        **os.environ,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "SLURM_NNODES": str(case.nodes),
+    }
     job = Job(f"#!/bin/bash\n{' '.join(command)}\n".encode(), (), folder, environ, (case.gpus,))
     gpu = load_catalogue()[GPU]
     began = time.monotonic()
@@ -91,7 +99,11 @@ def measure(case: Case, python: Path, folder: Path) -> Cost:
     ran = time.monotonic()
     sized = estimate(found.traces, GPU, gpu)
     ended = time.monotonic()
-    marks = [line.split() for line in found.outcome.output_tail.decode().splitlines() if line.startswith("at ")]
+    marks = [
+        line.split()
+        for line in found.outcome.output_tail.decode().splitlines()
+        if line.startswith("at ")
+    ]
     when = {phase: float(seconds) for _, phase, seconds in marks}
     steps = [float(seconds) for _, phase, seconds in marks if phase == "step"]
     return Cost(
@@ -126,7 +138,9 @@ def results() -> dict[str, Cost]:
     """Return what was measured so far, by the name of the case."""
     if not RESULTS.is_file():
         return {}
-    return {name: Cost(**each) for name, each in json.loads(RESULTS.read_text(encoding="utf-8")).items()}
+    return {
+        name: Cost(**each) for name, each in json.loads(RESULTS.read_text(encoding="utf-8")).items()
+    }
 
 
 def rows() -> list[list[str]]:
@@ -151,7 +165,10 @@ def _row(name: str, cost: Cost) -> list[str]:
 
 def _weights(python: Path, folder: Path) -> None:
     """Write a model of 350 M parameters in fp32 as safetensors."""
-    code = "import transformers as t; t.GPT2LMHeadModel(t.GPT2Config(n_embd=1024, n_layer=24, n_head=16))"
+    code = (
+        "import transformers as t; t.GPT2LMHeadModel(t.GPT2Config(n_embd=1024, n_layer=24, "
+        "n_head=16))"
+    )
     code += f".save_pretrained({str(folder)!r})"
     engine: Mapping[str, str] = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([python, "-c", code], check=True, capture_output=True, env=engine)
@@ -159,8 +176,12 @@ def _weights(python: Path, folder: Path) -> None:
 
 def main() -> None:
     """Run the command line; --case is its own child."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", type=Path, required=True, help="a Python with a CUDA build of torch")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", type=Path, required=True, help="a Python with a CUDA build of torch"
+    )
     parser.add_argument("--cpu-python", type=Path)
     parser.add_argument("--cpu-seconds", type=float, default=300)
     parser.add_argument("--only", default="", help="cases whose name contains this")
@@ -178,7 +199,10 @@ def main() -> None:
                 _weights(given.cpu_python or given.python, Path(folder))
             own = ["--python", given.python, "--case", str(index), "--folder", folder]
             child = subprocess.run(
-                [sys.executable, "-m", "benchmarks.dryrun_cost", *own], check=True, capture_output=True, text=True
+                [sys.executable, "-m", "benchmarks.dryrun_cost", *own],
+                check=True,
+                capture_output=True,
+                text=True,
             )
             known = results().get(case.name)
             cpu = known.cpu if known is not None else ""
@@ -187,7 +211,11 @@ def main() -> None:
             cost = Cost(**(json.loads(child.stdout) | {"cpu": cpu}))
             kept = {name: asdict(each) for name, each in {**results(), case.name: cost}.items()}
             RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-            print(case.name, f"{cost.seconds:.1f} s, {cost.host_bytes // MIB} MiB of host memory", flush=True)
+            print(
+                case.name,
+                f"{cost.seconds:.1f} s, {cost.host_bytes // MIB} MiB of host memory",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

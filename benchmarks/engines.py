@@ -1,10 +1,12 @@
-"""Do the two engines agree? Small jobs through stand-in CUDA libraries and through real steps on the CPU.
+"""Do the two engines agree? Small jobs through stand-in CUDA libraries and through real steps on
+the CPU.
 
     python -m benchmarks.engines PYTHON [--only WORD]
 
-PYTHON has a CUDA build of torch, with torchvision and transformers: the device engine needs it, and with the same build
-for both, what differs is the engines' doing. Prints each job's peak reserved bytes by either engine, the seconds, and
-how much the profile engine is off; each job runs with an RTX 3060 as its GPU.
+PYTHON has a CUDA build of torch, with torchvision and transformers: the device engine needs it, and
+with the same build for both, what differs is the engines' doing. Prints each job's peak reserved
+bytes by either engine, the seconds, and how much the profile engine is off; each job runs with an
+RTX 3060 as its GPU.
 """
 
 import argparse
@@ -64,7 +66,9 @@ def peak(python: str, arguments: tuple[str, ...], engine: str) -> "tuple[int, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("python")
     parser.add_argument("--only", default="", help="jobs whose command has this word")
     arguments = parser.parse_args()
@@ -74,18 +78,27 @@ def main() -> None:
         name = " ".join(word.lstrip("-") for word in job[1:])
         if arguments.only not in name:
             continue
-        device, profile = peak(arguments.python, job, "device"), peak(arguments.python, job, "profile")
+        device, profile = (
+            peak(arguments.python, job, "device"),
+            peak(arguments.python, job, "profile"),
+        )
         if isinstance(device, str) or isinstance(profile, str):
             print(f"{name:58} {device if isinstance(device, str) else profile}")
             continue
         off = 100 * (profile[0] - device[0]) / device[0]
         errors.append(abs(off))
-        shown = f"{device[0] / 2**20:10.0f} {device[1]:5.0f} {profile[0] / 2**20:11.0f} {profile[1]:5.0f} {off:7.2f}"
+        shown = (
+            f"{device[0] / 2**20:10.0f} {device[1]:5.0f} {profile[0] / 2**20:11.0f} "
+            f"{profile[1]:5.0f} {off:7.2f}"
+        )
         print(f"{name:58} {shown}", flush=True)
     if not errors:
         sys.exit("no job ran under both engines")
     within = sum(error <= 2 for error in errors)
-    print(f"median {statistics.median(errors):.2f} %, worst {max(errors):.2f} %, within 2 %: {within} of {len(errors)}")
+    print(
+        f"median {statistics.median(errors):.2f} %, worst {max(errors):.2f} %, within 2 %: "
+        f"{within} of {len(errors)}"
+    )
 
 
 if __name__ == "__main__":

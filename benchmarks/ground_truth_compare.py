@@ -1,8 +1,8 @@
 """Does a dry run say what the GPU measured, and where do the two first part?
 
-For every measured run: a dry run of the same script for the same card, its peak against the measured one, a replay of
-the measured history (whose error is the allocator model's alone), and the first allocation at which the two histories
-differ, with the line of Python that made it.
+For every measured run: a dry run of the same script for the same card, its peak against the
+measured one, a replay of the measured history (whose error is the allocator model's alone), and the
+first allocation at which the two histories differ, with the line of Python that made it.
 """
 
 import gzip
@@ -37,7 +37,16 @@ from xmem_slurm.units import MIB, round_up
 
 BUDGET = Budget(seconds=300)
 
-HEADINGS = ("run", "measured MiB", "error %", "replay %", "context MiB", "catalogue", "parts at", "operator")
+HEADINGS = (
+    "run",
+    "measured MiB",
+    "error %",
+    "replay %",
+    "context MiB",
+    "catalogue",
+    "parts at",
+    "operator",
+)
 SUMMARY = (
     "kind",
     "runs",
@@ -59,7 +68,9 @@ Pair = tuple[str, Mapping[str, Any], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Moment:
-    """One allocation of a history: its bytes, and those of all that lived when it was made, in whole blocks."""
+    """One allocation of a history: its bytes, and those of all that lived when it was made, in
+    whole blocks.
+    """
 
     size: int
     live: int
@@ -70,7 +81,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Parting:
-    """The first difference of two histories: the allocation's number, what each did, and the GPU run's line of code."""
+    """The first difference of two histories: the allocation's number, what each did, and the GPU
+    run's line of code.
+    """
 
     allocation: int
     measured: str
@@ -79,29 +92,44 @@ class Parting:
 
 
 def compare(chosen: Iterable[Config], out: Path, python: str, seconds: float) -> str:
-    """Estimate what `out` lacks of the measured runs, as long as there is time, and return the tables."""
+    """Estimate what `out` lacks of the measured runs, as long as there is time, and return the
+    tables.
+    """
     deadline = time.monotonic() + seconds
     runs, done = read_lines(out / "runs.jsonl"), read_lines(out / "estimates.jsonl")
     for config in chosen:
         measured = runs.get(config.key)
-        if measured is None or "error" in measured or config.key in done or time.monotonic() > deadline:
+        if (
+            measured is None
+            or "error" in measured
+            or config.key in done
+            or time.monotonic() > deadline
+        ):
             continue
-        append(out / "estimates.jsonl", _estimate(config, measured, trace_file(out, config.key), python))
+        append(
+            out / "estimates.jsonl",
+            _estimate(config, measured, trace_file(out, config.key), python),
+        )
     return report(runs, read_lines(out / "estimates.jsonl"))
 
 
-def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python: str) -> dict[str, Any]:
+def _estimate(
+    config: Config, measured: Mapping[str, Any], history: Path, python: str
+) -> dict[str, Any]:
     started = time.monotonic()
     card = gpus.named(measured["gpu"]["name"], measured["gpu"]["total_bytes"])
     if card is None:
         return {"key": config.key, "reason": f"the GPU catalogue has no {measured['gpu']['name']}"}
     gpu = card[1].model_copy(update={k: v for k, v in measured["gpu"].items() if k != "name"})
     try:
-        found = estimate(runner.run(DryRunOrder.of(job_of(config, python), gpu, BUDGET)).traces, card[0], gpu)
+        found = estimate(
+            runner.run(DryRunOrder.of(job_of(config, python), gpu, BUDGET)).traces, card[0], gpu
+        )
     except XmemError as error:
         return {"key": config.key, "reason": str(error)}
     rank = found.largest
-    # A history does not say when the first kernel was launched; the same script did it after as many requests.
+    # A history does not say when the first kernel was launched; the same script did it after as
+    # many requests.
     real = replace(read_trace(history), mallocs_before_launch=rank.trace.mallocs_before_launch)
     parting = first_parting(real, rank.trace, frames(history))
     return {
@@ -139,10 +167,12 @@ def frames(history: Path) -> list[str]:
 
 
 def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Parting | None:
-    """Compare two histories, allocation by allocation; None if the dry one is the same, or a beginning of the other.
+    """Compare two histories, allocation by allocation; None if the dry one is the same, or a
+    beginning of the other.
 
-    Between two allocations the order of frees has no meaning: what counts is how much lives at each. A dry run may end
-    early, when its steps no longer change the peak, or leave repeated ones out: they are the same until there.
+    Between two allocations the order of frees has no meaning: what counts is how much lives at
+    each. A dry run may end early, when its steps no longer change the peak, or leave repeated ones
+    out: they are the same until there.
     """
     until = dry.seen.whole_until if dry.seen is not None else None
     for number, (real, planned) in enumerate(zip_longest(moments(measured), moments(dry))):
@@ -162,8 +192,8 @@ def in_blocks(size: int) -> int:
 def moments(history: Trace) -> Iterator[Moment]:
     """Yield each allocation of a history, with what lives when it is made.
 
-    Sizes are those of blocks: some of a dry run stand for a workspace that may be larger (`Trace.bounds`), by other
-    bytes of the same block; what stands for none is left out.
+    Sizes are those of blocks: some of a dry run stand for a workspace that may be larger
+    (`Trace.bounds`), by other bytes of the same block; what stands for none is left out.
     """
     live = 0
     for op, number in history.events:
@@ -178,19 +208,29 @@ def moments(history: Trace) -> Iterator[Moment]:
             live -= size
 
 
-def report(runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]) -> str:
+def report(
+    runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]
+) -> str:
     """Return the scores by kind of job, and one line for each run."""
     both = pairs(runs, estimates)
     if not both:
         return "nothing measured, or nothing estimated"
     lines = text_table(SUMMARY, summary(both))
     lines += ["", *text_table(HEADINGS, [_line(*pair) for pair in both])]
-    lines += [f"no measurement of {key}: {run['error']}" for key, run in runs.items() if "error" in run]
-    lines += [f"no estimate for {key}: {each['reason']}" for key, each in estimates.items() if "reason" in each]
+    lines += [
+        f"no measurement of {key}: {run['error']}" for key, run in runs.items() if "error" in run
+    ]
+    lines += [
+        f"no estimate for {key}: {each['reason']}"
+        for key, each in estimates.items()
+        if "reason" in each
+    ]
     return "\n".join(lines)
 
 
-def pairs(runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]) -> list[Pair]:
+def pairs(
+    runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]
+) -> list[Pair]:
     """Return the runs that were both measured and estimated."""
     return [
         (key, run, estimates[key])
@@ -213,7 +253,8 @@ def kind_of(config: Mapping[str, Any]) -> str:
 def summary(both: Sequence[Pair]) -> list[list[str]]:
     """Return a row of `SUMMARY` for each kind, all of them first.
 
-    Reserved bytes are compared without margin; the promise, with it, to what the measured history needs of memory.
+    Reserved bytes are compared without margin; the promise, with it, to what the measured history
+    needs of memory.
     """
     kinds = {"all": list(both)}
     for pair in both:
@@ -222,14 +263,18 @@ def summary(both: Sequence[Pair]) -> list[list[str]]:
 
 
 def outside_bytes(run: Mapping[str, Any]) -> int:
-    """Return what a measured process held outside the allocator in the end: by the device, else by NVML's account."""
+    """Return what a measured process held outside the allocator in the end: by the device, else by
+    NVML's account.
+    """
     if "outside_after_bytes" in run:
         return int(run["outside_after_bytes"])
     return int(run["nvml_process_after_bytes"] - run["reserved_after_bytes"])
 
 
 def _summary(kind: str, chosen: Sequence[Pair]) -> list[str]:
-    errors = [each["peak_reserved_bytes"] / run["peak_reserved_bytes"] - 1 for _, run, each in chosen]
+    errors = [
+        each["peak_reserved_bytes"] / run["peak_reserved_bytes"] - 1 for _, run, each in chosen
+    ]
     excess = [promised(each) / each["needed_by_history_bytes"] - 1 for _, _, each in chosen]
     outside = [outside_bytes(run) for _, run, _ in chosen]
     return [
@@ -263,5 +308,7 @@ def _line(key: str, run: Mapping[str, Any], each: Mapping[str, Any]) -> list[str
         f"{outside_bytes(run) / MIB:.0f}",
         f"{each['outside_allocator_bytes'] / MIB:.0f}",
         "never" if parting is None else f"{parting['allocation']}",
-        "" if parting is None else f"{parting['operator']}: {parting['measured']}, dry {parting['dry']}",
+        ""
+        if parting is None
+        else f"{parting['operator']}: {parting['measured']}, dry {parting['dry']}",
     ]

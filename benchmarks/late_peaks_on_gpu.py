@@ -1,14 +1,16 @@
-"""Do scripts whose peak comes late need on a real GPU what they need on stand-ins, and does a dry run say so?
+"""Do scripts whose peak comes late need on a real GPU what they need on stand-ins, and does a dry
+run say so?
 
     python -m benchmarks.late_peaks_on_gpu [--seconds 540] [--together N]   on a GPU: run what is missing, whole
     python -m benchmarks.late_peaks_on_gpu --compare [--python P]           anywhere: dry runs of the same, and a table
     python -m benchmarks.late_peaks_on_gpu --capped [--seconds 540]         on a GPU: again, with no more than they said
 
-The scripts are those of tests/integration/framework_peaks, later_peaks and unseen_peaks, or their twins. Measuring
-needs their packages and this repository, nothing of the product; a script whose package is not there is a result, too.
-Where N share the GPU their own figures are the same.
+The scripts are those of tests/integration/framework_peaks, later_peaks and unseen_peaks, or their
+twins. Measuring needs their packages and this repository, nothing of the product; a script whose
+package is not there is a result, too. Where N share the GPU their own figures are the same.
 
-DIR (benchmarks/data/ground-truth) gets scripts.jsonl, script_estimates.jsonl and scripts_capped.jsonl.
+DIR (benchmarks/data/ground-truth) gets scripts.jsonl, script_estimates.jsonl and
+scripts_capped.jsonl.
 """
 
 from __future__ import annotations
@@ -58,10 +60,15 @@ def measure(names: Sequence[str], file: Path, seconds: float, together: int) -> 
 
 
 def run_capped(names: Sequence[str], out: Path, seconds: float, together: int) -> None:
-    """Run again what has an estimate, with that as the limit of torch's allocator, and say how many of them live."""
+    """Run again what has an estimate, with that as the limit of torch's allocator, and say how many
+    of them live.
+    """
     deadline, file = time.monotonic() + seconds, out / "scripts_capped.jsonl"
     done, measured = read_lines(file), _whole(out)
-    caps = {name: line.get("promise", 0) for name, line in read_lines(out / "script_estimates.jsonl").items()}
+    caps = {
+        name: line.get("promise", 0)
+        for name, line in read_lines(out / "script_estimates.jsonl").items()
+    }
 
     def run(name: str) -> dict[str, Any] | None:
         found = _measure(name, deadline, str(caps[name]))
@@ -90,12 +97,18 @@ def _measure(name: str, deadline: float, *most: str) -> dict[str, Any] | None:
         script.write_text(scripts()[name].twin(name), encoding="utf-8")
         command = [sys.executable, WHOLE, script, nothing, *most]
         try:
-            ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=left, check=False)
+            ran = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=left, check=False
+            )
         except subprocess.TimeoutExpired:
             found = {"error": f"{CUT_OFF} after {left:.0f} s"}
         else:
             ended = ran.returncode == 0
-            found = json.loads(ran.stdout.splitlines()[-1]) if ended else {"error": last_words(ran.stderr)}
+            found = (
+                json.loads(ran.stdout.splitlines()[-1])
+                if ended
+                else {"error": last_words(ran.stderr)}
+            )
     return {"key": name, **found, "seconds": round(time.monotonic() - started, 1)}
 
 
@@ -117,11 +130,17 @@ def estimate(names: Sequence[str], out: Path, python: Path) -> None:
 
 def _whole(out: Path) -> dict[str, dict[str, Any]]:
     """Return what was measured of the scripts that came to their end."""
-    return {name: real for name, real in read_lines(out / "scripts.jsonl").items() if "error" not in real}
+    return {
+        name: real
+        for name, real in read_lines(out / "scripts.jsonl").items()
+        if "error" not in real
+    }
 
 
 def table(out: Path) -> tuple[list[list[str]], Counter[str]]:
-    """Return a row of `HEADINGS` for each script that has an answer, and how many there are of each verdict."""
+    """Return a row of `HEADINGS` for each script that has an answer, and how many there are of each
+    verdict.
+    """
     from tests.integration.later_peaks.measure import Answer  # noqa: PLC0415 - it needs the product
     from tests.integration.later_peaks.verdict import ratios, verdict  # noqa: PLC0415
 
@@ -139,14 +158,26 @@ def table(out: Path) -> tuple[list[list[str]], Counter[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the scripts of the lists of late peaks on a GPU, and compare")
+    parser = argparse.ArgumentParser(
+        description="Run the scripts of the lists of late peaks on a GPU, and compare"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--seconds", type=float, default=540, help="begin nothing that may go on for longer")
-    parser.add_argument("--together", type=int, default=1, help="so many scripts share the GPU (default: 1)")
+    parser.add_argument(
+        "--seconds", type=float, default=540, help="begin nothing that may go on for longer"
+    )
+    parser.add_argument(
+        "--together", type=int, default=1, help="so many scripts share the GPU (default: 1)"
+    )
     parser.add_argument("--only", default="", help="only the scripts whose name contains this")
-    parser.add_argument("--compare", action="store_true", help="dry runs of what was measured, and a table")
+    parser.add_argument(
+        "--compare", action="store_true", help="dry runs of what was measured, and a table"
+    )
     parser.add_argument("--capped", action="store_true", help="run again on what the dry run said")
-    parser.add_argument("--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python, for --compare")
+    parser.add_argument(
+        "--python",
+        default=os.environ.get("XMEM_TEST_PYTHON"),
+        help="the job's Python, for --compare",
+    )
     arguments = parser.parse_args()
     file = arguments.out / "scripts.jsonl"
     chosen = [name for name in scripts() if arguments.only in name]
@@ -155,15 +186,29 @@ def main() -> int:
         return 0
     if not arguments.compare:
         done = read_lines(file)
-        measure([name for name in chosen if name not in done], file, arguments.seconds, arguments.together)
+        measure(
+            [name for name in chosen if name not in done],
+            file,
+            arguments.seconds,
+            arguments.together,
+        )
         return 0
     if arguments.python is None:
-        parser.error("--python or XMEM_TEST_PYTHON must name a Python with the torch that was measured")
+        parser.error(
+            "--python or XMEM_TEST_PYTHON must name a Python with the torch that was measured"
+        )
     from benchmarks.text_table import text_table  # noqa: PLC0415 - it is not needed to measure
 
     estimate(chosen, arguments.out, Path(arguments.python))
     rows, verdicts = table(arguments.out)
-    print("\n".join([*text_table(HEADINGS, rows), ", ".join(f"{count} {each}" for each, count in verdicts.items())]))
+    print(
+        "\n".join(
+            [
+                *text_table(HEADINGS, rows),
+                ", ".join(f"{count} {each}" for each, count in verdicts.items()),
+            ]
+        )
+    )
     return 0
 
 

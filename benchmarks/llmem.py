@@ -1,8 +1,10 @@
-"""Which method of distributed fine-tuning does LLMem pick, and why? Its estimator and its Algorithm 1, by its names.
+"""Which method of distributed fine-tuning does LLMem pick, and why? Its estimator and its Algorithm
+1, by its names.
 
-Kim et al., LLMem: Estimating GPU Memory Usage for Fine-Tuning Pre-Trained LLMs (arXiv 2404.10933, IJCAI 2024), read
-beside its authors' program (github.com/taehokim20/LLMem, size_estimator.py), which says what the terms are made of:
-fine-tuning in fp16 with Adam in fp32, in Colossal-AI's chunks, with gradient checkpointing, 512 tokens a sample.
+Kim et al., LLMem: Estimating GPU Memory Usage for Fine-Tuning Pre-Trained LLMs (arXiv 2404.10933,
+IJCAI 2024), read beside its authors' program (github.com/taehokim20/LLMem, size_estimator.py),
+which says what the terms are made of: fine-tuning in fp16 with Adam in fp32, in Colossal-AI's
+chunks, with gradient checkpointing, 512 tokens a sample.
 """
 
 import math
@@ -32,9 +34,9 @@ class Method(StrEnum):
 class Decoder:
     """A transformer-based decoder, by what its configuration says.
 
-    `keys` is the width of keys and of values together (2 hidden, unless heads share them), `gated` whether its
-    feed-forward part has three matrices, `positions` how many positions have a learned embedding, and `loss_in_fp32`
-    whether transformers computes its loss so.
+    `keys` is the width of keys and of values together (2 hidden, unless heads share them), `gated`
+    whether its feed-forward part has three matrices, `positions` how many positions have a learned
+    embedding, and `loss_in_fp32` whether transformers computes its loss so.
     """
 
     layers: int
@@ -62,7 +64,8 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What is trained on: `n` GPUs of `m_total` bytes each, `m_base` of them taken at first; samples of `sl` tokens.
+    """What is trained on: `n` GPUs of `m_total` bytes each, `m_base` of them taken at first;
+    samples of `sl` tokens.
 
     `m_base` is the CUDA context, NCCL, and what Colossal-AI's chunks hold beyond parameters.
     """
@@ -75,7 +78,9 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The paper's terms with `bs` samples of `sl` tokens, bytes. Gradients take the place of the parameters in fp16."""
+    """The paper's terms with `bs` samples of `sl` tokens, bytes. Gradients take the place of the
+    parameters in fp16.
+    """
 
     m_p16: int
     m_p32: int
@@ -88,9 +93,10 @@ class Terms:
 def terms(model: Decoder, bs: int, sl: int, tp: int) -> Terms:
     """Return what the peak is made of, each rounded up to what CUDA gives memory out in.
 
-    `m_out` is what checkpointing keeps: the output of each layer and of the two embeddings. `m_lm` is the output
-    layer's own copy of its weights, the logits, and twice those of all tokens but the last: the loss and its gradient.
-    `m_back` is what tensor parallelism gathers for the backward pass.
+    `m_out` is what checkpointing keeps: the output of each layer and of the two embeddings. `m_lm`
+    is the output layer's own copy of its weights, the logits, and twice those of all tokens but the
+    last: the loss and its gradient. `m_back` is what tensor parallelism gathers for the backward
+    pass.
     """
     count, tokens = model.parameters, bs * sl
     of_logit = 4 if model.loss_in_fp32 else 2
@@ -137,8 +143,14 @@ class Candidate:
 
 
 def score(method: Method, bs: int, n: int, tp: int) -> float:
-    """Return how many samples a step has, with what plain data parallelism is taken to be faster by."""
-    return {Method.CDP: bs * n * SPEED_UP_OF_CDP, Method.ADP: bs * n, Method.DP_TP: bs * n / tp}.get(method, bs)
+    """Return how many samples a step has, with what plain data parallelism is taken to be faster
+    by.
+    """
+    return {
+        Method.CDP: bs * n * SPEED_UP_OF_CDP,
+        Method.ADP: bs * n,
+        Method.DP_TP: bs * n / tp,
+    }.get(method, bs)
 
 
 def candidates(model: Decoder, on: Gpus) -> list[Candidate]:
@@ -155,7 +167,9 @@ def candidates(model: Decoder, on: Gpus) -> list[Candidate]:
 
 
 def pick(found: list[Candidate]) -> Method:
-    """Return the method of the highest score, the first of equal ones; nothing fits: parameters go to the host."""
+    """Return the method of the highest score, the first of equal ones; nothing fits: parameters go
+    to the host.
+    """
     best = max(found, key=lambda each: each.score)
     return best.method if best.bs else Method.OFFLOAD
 
@@ -165,14 +179,16 @@ GPU = "v100-sxm2-16gb"
 FOUR_V100 = Gpus(4, 16160 * MIB, 4.0e9, 512)
 """What table 3 was measured on; NVML says so of a V100 of 16 GB.
 
-LLMem measures `m_base` on the GPU and publishes none. With 3.2 to 4.1 GB its estimator runs out of memory where its
-table does, and with 4.0 most of its picks come out: so it is compared at its best.
+LLMem measures `m_base` on the GPU and publishes none. With 3.2 to 4.1 GB its estimator runs out of
+memory where its table does, and with 4.0 most of its picks come out: so it is compared at its best.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row of table 3: a model, and the seconds of fine-tuning it on 4 GPUs by each method; None: out of memory."""
+    """A row of table 3: a model, and the seconds of fine-tuning it on 4 GPUs by each method; None:
+    out of memory.
+    """
 
     name: str
     model: Decoder
@@ -193,9 +209,17 @@ TABLE_3 = (
     Measured("bloom-1b1", Decoder(24, 1536, 6144, 250880), 680, 1724, 2631),
     Measured("bloom-3b", Decoder(30, 2560, 10240, 250880), None, None, 14495),
     Measured("BioGPT-Large", Decoder(48, 1600, 6400, 57717, 2050), 1022, 3315, 4773),
-    Measured("codegen-2B", Decoder(32, 2560, 10240, 51200, tied=False, loss_in_fp32=True), None, 6314, 6244),
+    Measured(
+        "codegen-2B",
+        Decoder(32, 2560, 10240, 51200, tied=False, loss_in_fp32=True),
+        None,
+        6314,
+        6244,
+    ),
     Measured("gpt_bigcode-1.1B", Decoder(24, 2048, 8192, 49280, 2048, keys=256), 651, 1292, 1652),
-    Measured("gpt-neo-1.3B", Decoder(24, 2048, 8192, 50257, 2048, loss_in_fp32=True), 768, 1686, 2372),
+    Measured(
+        "gpt-neo-1.3B", Decoder(24, 2048, 8192, 50257, 2048, loss_in_fp32=True), 768, 1686, 2372
+    ),
     Measured("llama-7b", Decoder(32, 4096, 11008, 32000, gated=True, tied=False), None, None, None),
 )
 """Its table 3; the shapes are those of the models' configurations on Hugging Face."""

@@ -1,8 +1,10 @@
-"""How wide must margins be? From measured runs to site-config/margins.toml, which the product reads.
+"""How wide must margins be? From measured runs to site-config/margins.toml, which the product
+reads.
 
     python -m benchmarks.margins [--out site-config/margins.toml]
 
-Made from benchmarks/data alone, so it changes only when a benchmark was run again; needs no GPU and no torch.
+Made from benchmarks/data alone, so it changes only when a benchmark was run again; needs no GPU and
+no torch.
 """
 
 import argparse
@@ -29,8 +31,9 @@ from xmem_slurm.sizing import conformal, margins
 COVERAGE = 0.9
 """The least that a margin promises..."""
 MOST = 0.06
-"""...and the most that a promise may cost: as much is promised, in whole percent, as can be had for this share of the
-peak. Beyond it margins of the published runs double for a few percent more: docs/accuracy.md has the curve."""
+"""...and the most that a promise may cost: as much is promised, in whole percent, as can be had for
+this share of the peak. Beyond it margins of the published runs double for a few percent more:
+docs/accuracy.md has the curve."""
 
 RESULTS = DATA / "published_runs-2.6.0.jsonl"
 MEASURED = DATA / "ground-truth"
@@ -45,10 +48,12 @@ schema_version = 1
 
 @dataclass(frozen=True)
 class Residual:
-    """One run on a real GPU without OOM: the least margin, as a share of the peak, that would have done.
+    """One run on a real GPU without OOM: the least margin, as a share of the peak, that would have
+    done.
 
-    `unseen` is what the dry run could not see, of that which can change a size (`Doubt.code`); `capability` the compute
-    capability of the GPU; `torch` and `date` are those of the estimate. Runs of one `model` err alike.
+    `unseen` is what the dry run could not see, of that which can change a size (`Doubt.code`);
+    `capability` the compute capability of the GPU; `torch` and `date` are those of the estimate.
+    Runs of one `model` err alike.
     """
 
     shortfall: float
@@ -88,9 +93,11 @@ def residuals(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Publis
 
 
 def of_real_runs() -> list[Residual]:
-    """Return the residual of every peak of reserved bytes that others published of public code (`real_runs`).
+    """Return the residual of every peak of reserved bytes that others published of public code
+    (`real_runs`).
 
-    PEFT's are no evidence: its data are made so that what a dry run may not reach, the longest batch, comes first.
+    PEFT's are no evidence: its data are made so that what a dry run may not reach, the longest
+    batch, comes first.
     """
     return [
         Residual(
@@ -103,12 +110,16 @@ def of_real_runs() -> list[Residual]:
             result.date,
         )
         for result in page.results(page.DATA)
-        if result.reason is None and re.match(r"(peak|max) reserved", result.metric) and result.source != peft.SOURCE
+        if result.reason is None
+        and re.match(r"(peak|max) reserved", result.metric)
+        and result.source != peft.SOURCE
     ]
 
 
 def of_our_runs(folder: Path = MEASURED) -> list[Residual]:
-    """Return the residual of every run that we measured: of what its history needs, not of what its cache held."""
+    """Return the residual of every run that we measured: of what its history needs, not of what its
+    cache held.
+    """
     measured, estimates = (read_lines(folder / name) for name in ("runs.jsonl", "estimates.jsonl"))
     return [
         Residual(
@@ -135,10 +146,16 @@ def _sizes(doubts: Iterable[str]) -> frozenset[str]:
 
 
 def kinds(found: Sequence[Residual]) -> dict[str, list[Residual]]:
-    """Sort residuals by what the dry run could not see: margins are kept by that, never by model."""
+    """Sort residuals by what the dry run could not see: margins are kept by that, never by
+    model.
+    """
     sorts: dict[str, list[Residual]] = {"nothing was unseen": [], "cuDNN's plans were unseen": []}
     for each in found:
-        name = "cuDNN's plans were unseen" if each.unseen == {Doubt.CUDNN_PLAN.code} else ", ".join(sorted(each.unseen))
+        name = (
+            "cuDNN's plans were unseen"
+            if each.unseen == {Doubt.CUDNN_PLAN.code}
+            else ", ".join(sorted(each.unseen))
+        )
         sorts.setdefault(name or "nothing was unseen", []).append(each)
     return sorts
 
@@ -146,8 +163,13 @@ def kinds(found: Sequence[Residual]) -> dict[str, list[Residual]]:
 def measured(members: Sequence[Residual]) -> margins.MeasuredMargin | None:
     """Return the margin of a kind of run; None where too few were measured."""
     shortfalls = [each.shortfall for each in members]
-    shares = {percent / 100: conformal.margin(shortfalls, percent / 100) for percent in range(int(100 * COVERAGE), 100)}
-    worth_it = {promise: share for promise, share in shares.items() if share is not None and share <= MOST}
+    shares = {
+        percent / 100: conformal.margin(shortfalls, percent / 100)
+        for percent in range(int(100 * COVERAGE), 100)
+    }
+    worth_it = {
+        promise: share for promise, share in shares.items() if share is not None and share <= MOST
+    }
     if not worth_it:
         return None
     promise, share = max(worth_it.items())
@@ -171,13 +193,18 @@ def text(found: Sequence[Residual]) -> str:
         if kind is None:
             continue
         unseen, capabilities = map(_strings, (kind.unseen, kind.capabilities))
-        sources, dates = sorted({each.source for each in members}), sorted({each.date for each in members})
+        sources, dates = (
+            sorted({each.source for each in members}),
+            sorted({each.date for each in members}),
+        )
         versions = " and ".join(sorted({each.torch for each in members}))
         lines += [f"# Runs in which {name}.", "[[measured]]", f"unseen = {unseen}"]
         lines += [f"capabilities = {capabilities}"]
         lines += [f"share = {kind.margin.share:.4f}", f"probability = {kind.margin.probability}"]
         lines += [f"runs = {kind.margin.runs}", f"models = {kind.margin.models}"]
-        lines += [f"held_out = {kind.margin.held_out:.3f}"] if kind.margin.held_out is not None else []
+        lines += (
+            [f"held_out = {kind.margin.held_out:.3f}"] if kind.margin.held_out is not None else []
+        )
         lines += [
             f'source = "{", ".join(sources)}; torch {versions}, estimated {" to ".join(dates)}"',
             "",
@@ -190,7 +217,9 @@ def _strings(values: Iterable[str]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write site-config/margins.toml from the benchmarks' data")
+    parser = argparse.ArgumentParser(
+        description="Write site-config/margins.toml from the benchmarks' data"
+    )
     parser.add_argument("--out", type=Path, default=FILE)
     arguments = parser.parse_args()
     arguments.out.write_text(text(evidence()), encoding="utf-8")

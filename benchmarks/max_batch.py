@@ -1,9 +1,10 @@
-"""Is the largest batch exact? What `estimate --max-batch` finds, and what is said of the script given it, and one more.
+"""Is the largest batch exact? What `estimate --max-batch` finds, and what is said of the script
+given it, and one more.
 
     python -m benchmarks.max_batch --python JOB_PYTHON [--gpu l4] [--only NAME]
 
-The last two columns are estimates of their own, of the script with its batch written on its command line. With a
-Python that has no accelerate the Trainer's row has its reason.
+The last two columns are estimates of their own, of the script with its batch written on its command
+line. With a Python that has no accelerate the Trainer's row has its reason.
 """
 
 import argparse
@@ -21,13 +22,26 @@ from benchmarks.text_table import markdown_table
 from xmem_slurm.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADINGS = ("job", "largest batch", "it needs, GiB", "one more, GiB", "CPU s", "given it", "given one more")
-FOUR_GPUS = "#!/bin/sh\n#SBATCH --gpus-per-node=4 --ntasks=1\nexec torchrun --standalone --nproc-per-node=4 {command}\n"
+HEADINGS = (
+    "job",
+    "largest batch",
+    "it needs, GiB",
+    "one more, GiB",
+    "CPU s",
+    "given it",
+    "given one more",
+)
+FOUR_GPUS = (
+    "#!/bin/sh\n#SBATCH --gpus-per-node=4 --ntasks=1\nexec torchrun --standalone "
+    "--nproc-per-node=4 {command}\n"
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A script with the option that gives its batch; `vary`: it is found by that option, else by its DataLoader."""
+    """A script with the option that gives its batch; `vary`: it is found by that option, else by
+    its DataLoader.
+    """
 
     script: str
     option: str
@@ -58,8 +72,12 @@ CASES = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", type=Path, required=True, help="it has torch, torchvision, transformers")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", type=Path, required=True, help="it has torch, torchvision, transformers"
+    )
     parser.add_argument("--gpu", default="l4")
     parser.add_argument("--only", choices=CASES, action="append")
     given = parser.parse_args()
@@ -75,7 +93,9 @@ def main() -> int:
 def _row(case: Case, python: Path, gpu: str, folder: Path) -> list[str]:
     vary = ["--vary", f"batch_size={case.option}"] if case.vary else []
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = _estimate(["--max-batch", *vary, "--gpu", gpu, *case.written(folder, 8)], python, folder)
+    found = _estimate(
+        ["--max-batch", *vary, "--gpu", gpu, *case.written(folder, 8)], python, folder
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if isinstance(found, str):
         return [found, *[""] * 5]
@@ -101,9 +121,17 @@ def _verdict(estimate: dict[str, Any]) -> str:
 def _estimate(arguments: list[str], python: Path, folder: Path) -> dict[str, Any] | str:
     """Return the JSON object that it prints, or why it printed none."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    command = [str(Path(sys.executable).with_name("xmem-slurm")), "estimate", "--json", "--fresh", *arguments]
+    command = [
+        str(Path(sys.executable).with_name("xmem-slurm")),
+        "estimate",
+        "--json",
+        "--fresh",
+        *arguments,
+    ]
     environ = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder)}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
     return json.loads(done.stdout) if done.stdout else done.stderr.strip().splitlines()[-1]
 
 

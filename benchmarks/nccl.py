@@ -2,10 +2,11 @@
 
     python -m benchmarks.nccl [--out site-config/nccl.toml]
 
-benchmarks/data/outside_allocator.csv has what nvidia-smi said on 8 x H100 and H200 before the model was made. A row
-counts where NCCL had begun by then. GPU 0 of some also holds a bare context of each other rank, which made a tensor
-there before it chose its own GPU: (GPU 0 - GPU 1) / (ranks - 1) is what a bare context takes. Of one rank there are the
-runs of benchmarks/data/ground-truth with DistributedDataParallel: what they held beyond the same run without.
+benchmarks/data/outside_allocator.csv has what nvidia-smi said on 8 x H100 and H200 before the model
+was made. A row counts where NCCL had begun by then. GPU 0 of some also holds a bare context of each
+other rank, which made a tensor there before it chose its own GPU: (GPU 0 - GPU 1) / (ranks - 1) is
+what a bare context takes. Of one rank there are the runs of benchmarks/data/ground-truth with
+DistributedDataParallel: what they held beyond the same run without.
 """
 
 import argparse
@@ -43,12 +44,16 @@ def rows() -> list[Row]:
 
 def bare_mib(of: Iterable[Row]) -> list[float]:
     """Return what a bare context took, in MiB, where GPU 0 tells."""
-    shares = [(int(row["gpu_0_mib"]) - int(row["used_mib"])) / max(1, int(row["ranks"]) - 1) for row in of]
+    shares = [
+        (int(row["gpu_0_mib"]) - int(row["used_mib"])) / max(1, int(row["ranks"]) - 1) for row in of
+    ]
     return [share for share in shares if share > 0]
 
 
 def entries(found: Sequence[Row]) -> list[tuple[MeasuredNccl, Sequence[Row]]]:
-    """Return what was measured, each with its rows: the most that was used, less the least that was the context's."""
+    """Return what was measured, each with its rows: the most that was used, less the least that was
+    the context's.
+    """
     groups: list[list[Row]] = []
     for row in found:
         last = groups[-1][0] if groups else {}
@@ -63,17 +68,31 @@ def _measured(group: Sequence[Row], bare: float) -> MeasuredNccl:
     most = max(int(row["most_mib"]) for row in group)
     first, last = group[0], group[-1]
     taken = int((most - bare) * MIB)
-    return MeasuredNccl(first["gpu"], int(first["ranks"]), generation(first["torch"]), generation(last["torch"]), taken)
+    return MeasuredNccl(
+        first["gpu"],
+        int(first["ranks"]),
+        generation(first["torch"]),
+        generation(last["torch"]),
+        taken,
+    )
 
 
 def text(found: Sequence[Row]) -> str:
     """Return the file's text."""
     lines = [HEAD]
     for entry, group in entries(found):
-        logs, most = sum(int(row["logs"]) for row in group), max(int(row["most_mib"]) for row in group)
-        lines += _table(entry, f"{logs} logs of KellerJordan/modded-nanogpt: nvidia-smi shows at most {most} MiB")
+        logs, most = (
+            sum(int(row["logs"]) for row in group),
+            max(int(row["most_mib"]) for row in group),
+        )
+        lines += _table(
+            entry,
+            f"{logs} logs of KellerJordan/modded-nanogpt: nvidia-smi shows at most {most} MiB",
+        )
     for entry, count in alone():
-        lines += _table(entry, f"benchmarks/data/ground-truth, beside the same without NCCL; runs: {count}")
+        lines += _table(
+            entry, f"benchmarks/data/ground-truth, beside the same without NCCL; runs: {count}"
+        )
     return "\n".join(lines)
 
 
@@ -91,7 +110,9 @@ def _table(entry: MeasuredNccl, source: str) -> list[str]:
 
 
 def alone() -> list[tuple[MeasuredNccl, int]]:
-    """Return what NCCL took of a GPU for a group of one process, and in how many runs of the ground truth."""
+    """Return what NCCL took of a GPU for a group of one process, and in how many runs of the ground
+    truth.
+    """
     runs = read_lines(GROUND_TRUTH / "runs.jsonl")
     taken: dict[tuple[str, str], list[int]] = {}
     for key, run in runs.items():
@@ -114,7 +135,9 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write site-config/nccl.toml from the benchmarks' data")
+    parser = argparse.ArgumentParser(
+        description="Write site-config/nccl.toml from the benchmarks' data"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     parser.parse_args().out.write_text(text(rows()), encoding="utf-8")
     return 0

@@ -2,11 +2,12 @@
 
     python -m benchmarks.overhead [--rounds 40]
 
-Starts a throw-away Slurm cluster of the example site and submits held jobs in turn: one by sbatch, then one by xsbatch
-in each of the ways below, and again. Prints the medians, what each way adds to sbatch's, and that as a multiple of what
-`python -I -c pass` takes on this machine in the same run. Targets: 5 times that where there is nothing to do, 150 ms
-for a job with a GPU whose estimate is cached. The last needs a Python with a CUDA build of
-torch, named by XMEM_TEST_PYTHON, and is left out without one.
+Starts a throw-away Slurm cluster of the example site and submits held jobs in turn: one by sbatch,
+then one by xsbatch in each of the ways below, and again. Prints the medians, what each way adds to
+sbatch's, and that as a multiple of what `python -I -c pass` takes on this machine in the same run.
+Targets: 5 times that where there is nothing to do, 150 ms for a job with a GPU whose estimate is
+cached. The last needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON, and is left
+out without one.
 """
 
 import argparse
@@ -40,7 +41,9 @@ for _ in range(4):
 def seconds(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> float:
     """Submit once; return the wall time in seconds."""
     started = time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr}")
     return time.perf_counter() - started
@@ -48,7 +51,9 @@ def seconds(command: Sequence[str], folder: Path, environ: Mapping[str, str]) ->
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     ways: dict[str, list[str]] = {
@@ -68,7 +73,12 @@ def main() -> None:
         (work / "train.py").write_text(TRAIN)
         lab.up(load_site(SITE), cluster)
         try:
-            environ = {**os.environ, **lab.environment(cluster), "XMEM_SITE": str(SITE), "XDG_STATE_HOME": str(work)}
+            environ = {
+                **os.environ,
+                **lab.environment(cluster),
+                "XMEM_SITE": str(SITE),
+                "XDG_STATE_HOME": str(work),
+            }
             for command in ways.values():  # the first fills the caches
                 seconds(command, work, environ)
             taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -77,12 +87,19 @@ def main() -> None:
                     taken[name].append(seconds(command, work, environ))
         finally:
             lab.down(cluster)
-    base, python_alone = (statistics.median(taken[name]) for name in ("sbatch", "python -I -c pass"))
-    print(f"{rounds} submissions each, medians{'':11} median     added  of python    90th percentile")
+    base, python_alone = (
+        statistics.median(taken[name]) for name in ("sbatch", "python -I -c pass")
+    )
+    print(
+        f"{rounds} submissions each, medians{'':11} median     added  of python    90th percentile"
+    )
     for name, each in taken.items():
         median, slow = statistics.median(each), statistics.quantiles(each, n=10)[-1]
         added = median - base if "sbatch" in name else median
-        row = f"{1000 * median:7.0f} ms {1000 * added:+6.0f} ms {added / python_alone:6.1f} x {1000 * slow:14.0f} ms"
+        row = (
+            f"{1000 * median:7.0f} ms {1000 * added:+6.0f} ms {added / python_alone:6.1f} x "
+            f"{1000 * slow:14.0f} ms"
+        )
         print(f"{name:38}{row}")
 
 

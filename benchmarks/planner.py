@@ -1,9 +1,12 @@
-"""Which way of training is the fastest, by the plan's speed model and by LLMem, and which was it when measured?
+"""Which way of training is the fastest, by the plan's speed model and by LLMem, and which was it
+when measured?
 
-    python -m benchmarks.planner                      # LLMem's table 3: nine models on 4 V100 of 16 GB
+    python -m benchmarks.planner                      # LLMem's table 3: nine models on 4 V100 of 16
+                                                      GB
     python -m benchmarks.planner --speed CSV... [--model NAME=LAYERS,HIDDEN,FFN[,untied]]...
 
-The second compares rows of measured training, one configuration each, of 1B, 3B, 8B, 80B and the models that are named.
+The second compares rows of measured training, one configuration each, of 1B, 3B, 8B, 80B and the
+models that are named.
 
 A CSV has the columns of COLUMNS. A row is compared with those of the same model on as many nodes;
 two are a pair where their seconds are more than 5 % apart. A pair with equal scores counts half, as
@@ -24,7 +27,14 @@ from typing import Any
 
 from benchmarks import llmem
 from benchmarks.text_table import text_table
-from benchmarks.training_speed import NANOTRON, NANOTRON_VOCABULARY, Row, p5_node, work_of_method, work_of_row
+from benchmarks.training_speed import (
+    NANOTRON,
+    NANOTRON_VOCABULARY,
+    Row,
+    p5_node,
+    work_of_method,
+    work_of_row,
+)
 from xmem_slurm.planning import speed
 from xmem_slurm.site.loading import load_catalogue
 
@@ -54,13 +64,21 @@ class RowsError(Exception):
 
 def main() -> int:
     """Print what the module says; 1 with a line on stderr where a CSV cannot be read."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.planner", description=__doc__.splitlines()[0]
+    )
     options.add_argument("--speed", nargs="+", type=Path, metavar="CSV")
-    options.add_argument("--model", action="append", default=[], metavar="NAME=LAYERS,HIDDEN,FFN[,untied]")
+    options.add_argument(
+        "--model", action="append", default=[], metavar="NAME=LAYERS,HIDDEN,FFN[,untied]"
+    )
     given = options.parse_args()
     try:
         rows = [row for path in given.speed or () for row in read(path)]
-        lines = speed_lines(rows, NANOTRON | dict(map(shape, given.model))) if given.speed else table_3_lines()
+        lines = (
+            speed_lines(rows, NANOTRON | dict(map(shape, given.model)))
+            if given.speed
+            else table_3_lines()
+        )
     except RowsError as error:
         print(f"benchmarks.planner: {error}", file=sys.stderr)
         return 1
@@ -76,9 +94,14 @@ def shape(text: str) -> tuple[str, llmem.Decoder]:
     """
     found = re.fullmatch(r"([^=]+)=(\d+),(\d+),(\d+)(,untied)?", text)
     if found is None:
-        raise RowsError(f"--model {text}: not of the form NAME=LAYERS,HIDDEN,FFN or NAME=LAYERS,HIDDEN,FFN,untied")
+        raise RowsError(
+            f"--model {text}: not of the form NAME=LAYERS,HIDDEN,FFN or "
+            "NAME=LAYERS,HIDDEN,FFN,untied"
+        )
     layers, hidden, ffn = map(int, found.group(2, 3, 4))
-    return found[1], llmem.Decoder(layers, hidden, ffn, NANOTRON_VOCABULARY, gated=True, tied=found[5] is None)
+    return found[1], llmem.Decoder(
+        layers, hidden, ffn, NANOTRON_VOCABULARY, gated=True, tied=found[5] is None
+    )
 
 
 def read(path: Path) -> list[Row]:
@@ -104,7 +127,10 @@ def _row(path: Path, number: int, given: Mapping[str, str]) -> Row:
         row = Row(**{field: _value(given[name], kinds[field]) for name, field in COLUMNS.items()})
     except (TypeError, ValueError) as error:
         raise RowsError(f"{path}, line {number}: {error}") from error
-    if min(row.nodes, row.micro_batch, row.accumulation, row.global_batch, row.dp, row.pp, row.tp) < 1:
+    if (
+        min(row.nodes, row.micro_batch, row.accumulation, row.global_batch, row.dp, row.pp, row.tp)
+        < 1
+    ):
         raise RowsError(f"{path}, line {number}: a count below 1")
     if row.tokens_per_second <= 0:
         raise RowsError(f"{path}, line {number}: {row.tokens_per_second} tokens a second")
@@ -187,12 +213,22 @@ def speed_lines(rows: Sequence[Row], models: Models) -> list[str]:
         if not left_out(row, models):
             groups[row.model, row.nodes].append(row)
     if not groups:
-        raise RowsError(f"none of {len(rows)} rows can be compared: {'; '.join(reasons) or 'there are none'}")
+        raise RowsError(
+            f"none of {len(rows)} rows can be compared: {'; '.join(reasons) or 'there are none'}"
+        )
     ours = our_score(models)
     table = [_group_line(name, of_group, ours) for name, of_group in sorted(groups.items())]
     for model in sorted({model for model, _ in groups}):
         of_model = {name: each for name, each in groups.items() if name[0] == model}
-        table.append((f"{model}, all", str(sum(map(len, of_model.values()))), *_rates(of_model, ours), "", ""))
+        table.append(
+            (
+                f"{model}, all",
+                str(sum(map(len, of_model.values()))),
+                *_rates(of_model, ours),
+                "",
+                "",
+            )
+        )
     headings = ("model, nodes", "rows", "pairs", "ours", "LLMem", "regret: ours", "LLMem")
     worst = sorted((regret(each, ours) for each in groups.values()), reverse=True)
     return [
@@ -202,8 +238,13 @@ def speed_lines(rows: Sequence[Row], models: Models) -> list[str]:
         *text_table(headings, table),
         "",
         "pairs more than 25 % apart in the right order: "
-        + ", ".join(f"{who} {_percent(*in_order(groups, score, 1.25))}" for who, score in _both(ours)),
-        f"regret of the first choice: at most {worst[0]:.1%}; above 10 % in {sum(each > 0.1 for each in worst)} groups",
+        + ", ".join(
+            f"{who} {_percent(*in_order(groups, score, 1.25))}" for who, score in _both(ours)
+        ),
+        (
+            f"regret of the first choice: at most {worst[0]:.1%}; above 10 % in "
+            f"{sum(each > 0.1 for each in worst)} groups"
+        ),
         "equal scores, which count half: "
         + ", ".join(f"{who} {_ties(groups, score)}" for who, score in _both(ours))
         + f" of {in_order(groups, ours)[1]}",
@@ -237,7 +278,9 @@ def _group_line(name: tuple[str, int], rows: Sequence[Row], ours: Score) -> tupl
 
 
 def table_3_lines() -> list[str]:
-    """Return, for each model of LLMem's table 3, both picks beside the measured seconds, and the pairs in order."""
+    """Return, for each model of LLMem's table 3, both picks beside the measured seconds, and the
+    pairs in order.
+    """
     hardware = speed.hardware("v100", load_catalogue()[llmem.GPU])
     assert hardware is not None, "the catalogue has its speed"
     table, pairs, as_measured = [], 0, 0
@@ -260,7 +303,15 @@ def table_3_lines() -> list[str]:
         columns = (llmem.Method.ADP, llmem.Method.DP_TP, llmem.Method.TP)
         figures = (str(ran.get(method, "OOM")) for method in columns)
         table.append((measured.name, str(llmem.pick(found)), str(ours), str(fastest), *figures))
-    headings = ("model", "LLMem's pick", "ours", "the fastest", "4 DP, s", "2 DP + 2 TP, s", "4 TP, s")
+    headings = (
+        "model",
+        "LLMem's pick",
+        "ours",
+        "the fastest",
+        "4 DP, s",
+        "2 DP + 2 TP, s",
+        "4 TP, s",
+    )
     return [
         *text_table(headings, table),
         "",

@@ -1,14 +1,17 @@
-"""How good is an estimate? The metrics of the published runs, as their authors compute them, and those they left out.
+"""How good is an estimate? The metrics of the published runs, as their authors compute them, and
+those they left out.
 
     error   (estimated - ground) / ground
     C1      the estimate foresees an OOM exactly where there was one
-    C2      C1, and the job lives when it is run again with the estimate as its memory limit (or rightly foreseen OOM)
+    C2      C1, and the job lives when it is run again with the estimate as its memory limit (or
+            rightly foreseen OOM)
     PEF     the share of runs without C2: the probability of a failed estimate
     saved   total - estimated with C2 and without OOM; total for an OOM that was foreseen; else 0
     MCP     (sum of saved where C1, less sum of total where not C1) / N: memory conservation
 
-A second run capped at an estimate of ours needs a GPU. Where the data do not settle how it would end, PEF and MCP are
-given as the best and the worst that they can be. Source: `plot/` of Stone-ResearchLife/xMem, arXiv 2510.21048.
+A second run capped at an estimate of ours needs a GPU. Where the data do not settle how it would
+end, PEF and MCP are given as the best and the worst that they can be. Source: `plot/` of
+Stone-ResearchLife/xMem, arXiv 2510.21048.
 """
 
 import math
@@ -19,7 +22,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Judged:
-    """One tool on one run. Sizes in bytes; `capped_oom`: whether it died when capped at the estimate, if known."""
+    """One tool on one run. Sizes in bytes; `capped_oom`: whether it died when capped at the
+    estimate, if known.
+    """
 
     ground_bytes: int
     total_bytes: int
@@ -58,7 +63,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Scores:
-    """One tool on many runs. Errors are shares of the ground, over the `runs` without OOM; `judged` counts all runs."""
+    """One tool on many runs. Errors are shares of the ground, over the `runs` without OOM; `judged`
+    counts all runs.
+    """
 
     judged: int
     runs: int
@@ -80,7 +87,9 @@ class Scores:
 
 
 def score(judged: Sequence[Judged]) -> Scores | None:
-    """Score one tool on the runs that it was asked about; None where no run without OOM is among them."""
+    """Score one tool on the runs that it was asked about; None where no run without OOM is among
+    them.
+    """
     errors = [each.error for each in judged if not each.real_oom]
     if not errors:
         return None
@@ -106,7 +115,9 @@ def score(judged: Sequence[Judged]) -> Scores | None:
 
 
 def quantile(values: Sequence[float], share_below: float) -> float:
-    """Return the quantile by linear interpolation between the two values next to it (numpy's default)."""
+    """Return the quantile by linear interpolation between the two values next to it (numpy's
+    default).
+    """
     ordered = sorted(values)
     place = share_below * (len(ordered) - 1)
     low = math.floor(place)

@@ -1,7 +1,8 @@
-"""What does one published run say: the workload, what a real GPU measured, and what four tools had estimated?
+"""What does one published run say: the workload, what a real GPU measured, and what four tools had
+estimated?
 
-The file is `benchmarks/data/published_runs.csv` or any other with its columns (`benchmarks/data/README.md` says what
-they mean). Sizes are bytes.
+The file is `benchmarks/data/published_runs.csv` or any other with its columns
+(`benchmarks/data/README.md` says what they mean). Sizes are bytes.
 """
 
 import csv
@@ -45,7 +46,8 @@ class Row:
             return None
         nanoseconds = self.columns[f"{tool}_runtime_ns"]
         capped = self.columns.get(f"{tool}_2nd_oom", "")
-        # SchedTune's predictions are numbers without a verdict; it foresees an OOM where they exceed the GPU.
+        # SchedTune's predictions are numbers without a verdict; it foresees an OOM where they
+        # exceed the GPU.
         foreseen = self.columns.get(f"{tool}_pred_oom")
         return Judged(
             ground_bytes=self.ground_bytes,
@@ -58,10 +60,11 @@ class Row:
         )
 
     def dies_when_capped_at(self, cap: int) -> bool | None:
-        """Say whether the run dies of OOM with `cap` bytes for torch's allocator, as far as the data tell (else None).
+        """Say whether the run dies of OOM with `cap` bytes for torch's allocator, as far as the
+        data tell (else None).
 
-        With its measured peak or more it lives. The authors ran it again, capped at each tool's estimate: what lived on
-        less lives on `cap`, what died on more dies.
+        With its measured peak or more it lives. The authors ran it again, capped at each tool's
+        estimate: what lived on less lives on `cap`, what died on more dies.
         """
         if cap >= self.ground_bytes:
             return False

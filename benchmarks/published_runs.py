@@ -1,10 +1,12 @@
-"""How accurate is the product on real GPU runs that others published, beside the tools that they compared?
+"""How accurate is the product on real GPU runs that others published, beside the tools that they
+compared?
 
     python -m benchmarks.published_runs --data CSV [--out DIR] [--python JOB_PYTHON] [--jobs 1]
 
-Every row of the CSV (benchmarks/data/README.md) is dry-run as an ordinary job for the GPU that it ran on, in a Python
-with the row's torch (2.6.0, torchvision 0.21, transformers 4.51.3 for the numbers of the paper). Results are appended
-to DIR as they come; run it again to go on. Then it prints the tables and writes them, and a plot, beside the results.
+Every row of the CSV (benchmarks/data/README.md) is dry-run as an ordinary job for the GPU that it
+ran on, in a Python with the row's torch (2.6.0, torchvision 0.21, transformers 4.51.3 for the
+numbers of the paper). Results are appended to DIR as they come; run it again to go on. Then it
+prints the tables and writes them, and a plot, beside the results.
 """
 
 import argparse
@@ -38,13 +40,30 @@ GROUPS: Mapping[str, Callable[[Row], str]] = {
 }
 
 SURE_BATCH = 15
-"""In batches of fewer sequences none may reach the 128 tokens that the workload pads to: their ground is noisy."""
+"""In batches of fewer sequences none may reach the 128 tokens that the workload pads to: their
+ground is noisy."""
 
-HEADINGS = ("tool", "n", "median", "mean", "p90", "max", "signed", "under", ">5 %", "C1", "PEF", "MCP GB", "s")
+HEADINGS = (
+    "tool",
+    "n",
+    "median",
+    "mean",
+    "p90",
+    "max",
+    "signed",
+    "under",
+    ">5 %",
+    "C1",
+    "PEF",
+    "MCP GB",
+    "s",
+)
 
 
 def judge(row: Row, result: Result) -> Judged:
-    """Judge the product's peak on the row's GPU; its verdict keeps the margin and the context free."""
+    """Judge the product's peak on the row's GPU; its verdict keeps the margin and the context
+    free.
+    """
     return Judged(
         ground_bytes=row.ground_bytes,
         total_bytes=row.total_bytes,
@@ -66,7 +85,9 @@ def by_tool(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, lis
 
 
 def tables(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dict[str, Scores]]:
-    """Return the scores of each tool: "all", then for each value of each of GROUPS, and the sure transformers."""
+    """Return the scores of each tool: "all", then for each value of each of GROUPS, and the sure
+    transformers.
+    """
     selections = {"all": list(rows)}
     for group, value_of in GROUPS.items():
         for value in sorted({value_of(row) for row in rows}):
@@ -82,15 +103,20 @@ def tables(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dict
 
 
 def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dict[str, float]]:
-    """Say how the promise held, per kind: peak, bound and margin against ground, over the runs without OOM.
+    """Say how the promise held, per kind: peak, bound and margin against ground, over the runs
+    without OOM.
 
-    The ground holds no CUDA context, so what lies outside the allocator is left out of `required_bytes` here. The
-    margin is today's, whatever it was when the results were made.
+    The ground holds no CUDA context, so what lies outside the allocator is left out of
+    `required_bytes` here. The margin is today's, whatever it was when the results were made.
     """
     found = {}
     for kind in ("all", *sorted({row.kind for row in rows})):
         chosen = [row for row in rows if not row.real_oom and kind in ("all", row.kind)]
-        pairs = [(row, results[row.key]) for row in chosen if row.key in results and results[row.key].reason is None]
+        pairs = [
+            (row, results[row.key])
+            for row in chosen
+            if row.key in results and results[row.key].reason is None
+        ]
         if not pairs:
             continue
         kept = [r.peak_on_gpu_bytes + r.bound_bytes + _margin_bytes(row, r) for row, r in pairs]
@@ -108,20 +134,29 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
 
 
 def _margin_bytes(row: Row, result: Result) -> int:
-    known = {each.code for each in Doubt}  # what was a doubt when the result was made may be none today
-    margin = estimate.margin_of(map(Doubt.of, known & {*result.doubts}), gpus.capability(row.gpu, row.total_bytes))
+    known = {
+        each.code for each in Doubt
+    }  # what was a doubt when the result was made may be none today
+    margin = estimate.margin_of(
+        map(Doubt.of, known & {*result.doubts}), gpus.capability(row.gpu, row.total_bytes)
+    )
     return estimate.margin_bytes(margin, result.peak_reserved_bytes)
 
 
 def cells(tool: str, scores: Scores) -> list[str]:
-    """Return one line of a table: errors in percent, PEF and MCP as one number or as worst to best."""
+    """Return one line of a table: errors in percent, PEF and MCP as one number or as worst to
+    best.
+    """
     percents = (scores.median, scores.mean, scores.p90, scores.maximum)
     return [
         tool,
         str(scores.runs),
         *(f"{100 * value:.2f}" for value in percents),
         f"{100 * scores.signed_median:+.2f}",
-        *(f"{100 * value:.0f}" for value in (scores.under, scores.under_5_percent, scores.verdicts_right)),
+        *(
+            f"{100 * value:.0f}"
+            for value in (scores.under, scores.under_5_percent, scores.verdicts_right)
+        ),
         _between(100 * scores.pef_best, 100 * scores.pef_worst),
         _between(scores.mcp_worst_bytes / 1e9, scores.mcp_best_bytes / 1e9),
         "" if scores.seconds is None else f"{scores.seconds:.1f}",
@@ -132,9 +167,17 @@ def _between(low: float, high: float) -> str:
     return f"{low:.1f}" if round(low, 1) == round(high, 1) else f"{low:.1f}..{high:.1f}"
 
 
-def largest_errors(rows: Sequence[Row], results: Mapping[str, Result], count: int = 10) -> list[list[str]]:
-    """Return the rows on which the peak is furthest off: workload, ground and estimate in MiB, error in percent."""
-    known = [row for row in rows if not row.real_oom and row.key in results and results[row.key].reason is None]
+def largest_errors(
+    rows: Sequence[Row], results: Mapping[str, Result], count: int = 10
+) -> list[list[str]]:
+    """Return the rows on which the peak is furthest off: workload, ground and estimate in MiB,
+    error in percent.
+    """
+    known = [
+        row
+        for row in rows
+        if not row.real_oom and row.key in results and results[row.key].reason is None
+    ]
     known.sort(key=lambda row: -abs(judge(row, results[row.key]).error))
     return [
         [
@@ -157,9 +200,13 @@ def points(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Point]:
         xmem, result = row.judged("xmem"), results.get(row.key)
         if row.real_oom or result is None or result.reason is not None:
             continue
-        found.append(Point(row.ground_bytes, judge(row, result).error, OURS, f"{row.model} {row.batch_size}"))
+        found.append(
+            Point(row.ground_bytes, judge(row, result).error, OURS, f"{row.model} {row.batch_size}")
+        )
         if xmem is not None:
-            found.append(Point(row.ground_bytes, xmem.error, "xmem", f"{row.model} {row.batch_size}"))
+            found.append(
+                Point(row.ground_bytes, xmem.error, "xmem", f"{row.model} {row.batch_size}")
+            )
     return found
 
 
@@ -167,12 +214,16 @@ def report(rows: Sequence[Row], results: Mapping[str, Result]) -> str:
     """Return everything as text."""
     lines = []
     for title, scores in tables(rows, results).items():
-        lines += [f"\n{title}", *text_table(HEADINGS, [cells(tool, each) for tool, each in scores.items()])]
+        lines += [
+            f"\n{title}",
+            *text_table(HEADINGS, [cells(tool, each) for tool, each in scores.items()]),
+        ]
     lines.append("\npeak and margin against ground, in percent")
     held = promise(rows, results)
     headings = ("kind", *next(iter(held.values()))) if held else ()
     lines += text_table(
-        headings, [[kind, *(_number(name, v) for name, v in each.items())] for kind, each in held.items()]
+        headings,
+        [[kind, *(_number(name, v) for name, v in each.items())] for kind, each in held.items()],
     )
     lines.append("\nlargest errors")
     headings = ("model", "optimizer", "batch", "GPU", "ground MiB", "estimate MiB", "error %")
@@ -180,7 +231,10 @@ def report(rows: Sequence[Row], results: Mapping[str, Result]) -> str:
     for row in rows:
         result = results.get(row.key)
         if result is not None and result.reason is not None:
-            lines.append(f"no estimate for {row.model} {row.optimizer} {row.batch_size} on {row.gpu}: {result.reason}")
+            lines.append(
+                f"no estimate for {row.model} {row.optimizer} {row.batch_size} on {row.gpu}: "
+                f"{result.reason}"
+            )
     return "\n".join(lines)
 
 
@@ -191,27 +245,44 @@ def _number(name: str, value: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare estimates with published GPU runs")
     parser.add_argument(
-        "--data", type=Path, default=DATA / "published_runs.csv", help="a CSV as benchmarks/data has it"
+        "--data",
+        type=Path,
+        default=DATA / "published_runs.csv",
+        help="a CSV as benchmarks/data has it",
     )
-    parser.add_argument("--out", type=Path, default=OUT, help="where results, scores and the plot go")
-    parser.add_argument("--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="where results, scores and the plot go"
+    )
+    parser.add_argument(
+        "--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--engine", choices=tuple(published_dry_runs.BUDGETS), default="device")
     arguments = parser.parse_args()
     if arguments.python is None:
-        parser.error("--python or XMEM_TEST_PYTHON must name a Python with torch 2.6.0, torchvision and transformers")
+        parser.error(
+            "--python or XMEM_TEST_PYTHON must name a Python with torch 2.6.0, torchvision and "
+            "transformers"
+        )
     rows = published_rows.read(arguments.data)
     name = f"published_runs-{published_dry_runs.torch_version(arguments.python)}"
     name += "-profile" if arguments.engine == "profile" else ""
     path = arguments.out / f"{name}.jsonl"
-    for row, result in published_dry_runs.run_missing(rows, arguments.python, path, arguments.jobs, arguments.engine):
+    for row, result in published_dry_runs.run_missing(
+        rows, arguments.python, path, arguments.jobs, arguments.engine
+    ):
         said = result.reason or f"{result.peak_on_gpu_bytes / row.ground_bytes - 1:+.2%}"
         print(
-            f"{row.model} {row.optimizer} {row.batch_size} {row.gpu}: {said} ({result.seconds:.0f} s)", file=sys.stderr
+            f"{row.model} {row.optimizer} {row.batch_size} {row.gpu}: {said} ({result.seconds:.0f} "
+            "s)",
+            file=sys.stderr,
         )
     results = published_dry_runs.load(path)
     print(report(rows, results))
-    scores = {title: {tool: asdict(each) for tool, each in of.items()} for title, of in tables(rows, results).items()}
+    scores = {
+        title: {tool: asdict(each) for tool, each in of.items()}
+        for title, of in tables(rows, results).items()
+    }
     written = {"scores": scores, "promise": promise(rows, results)}
     path.with_suffix(".json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     path.with_suffix(".svg").write_text(error_plot(points(rows, results)), encoding="utf-8")

@@ -1,4 +1,6 @@
-"""How often does an estimate fail, and how far is it off? The paper's plot of both, a point for each tool and model."""
+"""How often does an estimate fail, and how far is it off? The paper's plot of both, a point for
+each tool and model.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ SPLIT = 0.20
 
 @dataclass(frozen=True)
 class Point:
-    """One tool on the runs of one model: median relative error and probability of estimation failure, as shares."""
+    """One tool on the runs of one model: median relative error and probability of estimation
+    failure, as shares.
+    """
 
     error: float
     failure: float
@@ -22,7 +26,9 @@ class Point:
 
 
 def quadrant_plot(points: Sequence[Point]) -> str:
-    """Draw the probability of failure over the median relative error: the best is at the lower left."""
+    """Draw the probability of failure over the median relative error: the best is at the lower
+    left.
+    """
 
     def x(error: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * min(error, LARGEST_ERROR) / LARGEST_ERROR
@@ -31,7 +37,10 @@ def quadrant_plot(points: Sequence[Point]) -> str:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * failure
 
     axes = [
-        f'<path d="M{LEFT} {y(SPLIT):.1f}H{WIDTH - RIGHT}M{x(SPLIT):.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#999999"/>',
+        (
+            f'<path d="M{LEFT} {y(SPLIT):.1f}H{WIDTH - RIGHT}M{x(SPLIT):.1f} {TOP}V{HEIGHT - BOTTOM}" '
+            'stroke="#999999"/>'
+        ),
         f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#555555" fill="none"/>',
         f'<text x="{LEFT + 6}" y="{TOP + 12}">probability of estimation failure (PEF)</text>',
     ]
@@ -40,7 +49,8 @@ def quadrant_plot(points: Sequence[Point]) -> str:
         for percent in range(0, 101, 20)
     ]
     axes += [
-        f'<text x="{x(percent / 100):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{percent} %</text>'
+        f'<text x="{x(percent / 100):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+        f'text-anchor="middle">{percent} %</text>'
         for percent in range(0, round(100 * LARGEST_ERROR) + 1, 10)
     ]
     dots = [

@@ -22,7 +22,9 @@ COLOURS = (
 
 @dataclass(frozen=True)
 class Dot:
-    """One dot: its place in the picture, whose it is, and what is said of it where the pointer rests."""
+    """One dot: its place in the picture, whose it is, and what is said of it where the pointer
+    rests.
+    """
 
     x: float
     y: float
@@ -31,7 +33,9 @@ class Dot:
 
 
 def scatter_plot(axes: Sequence[str], x_title: str, dots: Sequence[Dot], radius: int) -> str:
-    """Draw `dots` over `axes`, SVG elements, in one colour for each tool, with a legend in a line above."""
+    """Draw `dots` over `axes`, SVG elements, in one colour for each tool, with a legend in a line
+    above.
+    """
     tools = list(dict.fromkeys(dot.tool for dot in dots))
     step = min(LEGEND_STEP, (WIDTH - LEFT - RIGHT) / max(1, len(tools)))
     parts = [
@@ -39,14 +43,18 @@ def scatter_plot(axes: Sequence[str], x_title: str, dots: Sequence[Dot], radius:
         "<style>text { font: 12px sans-serif }</style>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         *axes,
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_title)}</text>',
+        (
+            f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" '
+            f'text-anchor="middle">{escape(x_title)}</text>'
+        ),
     ]
     for number, tool in enumerate(tools):
         colour, place = COLOURS[number % len(COLOURS)], LEFT + step * number
         parts.append(f'<circle cx="{place + 6:.1f}" cy="16" r="4" fill="{colour}"/>')
         parts.append(f'<text x="{place + 14:.1f}" y="20">{escape(tool)}</text>')
         parts += [
-            f'<circle cx="{dot.x:.1f}" cy="{dot.y:.1f}" r="{radius}" fill="{colour}" fill-opacity="0.6">'
+            f'<circle cx="{dot.x:.1f}" cy="{dot.y:.1f}" r="{radius}" fill="{colour}" '
+            'fill-opacity="0.6">'
             f"<title>{escape(dot.title)}</title></circle>"
             for dot in dots
             if dot.tool == tool

@@ -1,12 +1,14 @@
-"""Is a job lost, doubled or misreported where xsbatch gets a signal, and is anything left? Random ones, counted.
+"""Is a job lost, doubled or misreported where xsbatch gets a signal, and is anything left? Random
+ones, counted.
 
     python -m benchmarks.signals [--signals 300] [--at-once 3] [--seed 0]
 
-Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm cluster of the example
-site. Each submission of a held job gets one signal at a random moment of what such a submission takes; Ctrl-C goes to
-all of its processes, as a terminal sends it. Then one more job is submitted, in peace, and nothing of the others may be
-there: no process, no folder. Prints for each signal what became of the jobs. "unsaid" is a job whose number was not
-printed, as sbatch was ended between the two; that is sbatch's own. Ends with 1 if a job was lost or doubled, or
+Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm
+cluster of the example site. Each submission of a held job gets one signal at a random moment of
+what such a submission takes; Ctrl-C goes to all of its processes, as a terminal sends it. Then one
+more job is submitted, in peace, and nothing of the others may be there: no process, no folder.
+Prints for each signal what became of the jobs. "unsaid" is a job whose number was not printed, as
+sbatch was ended between the two; that is sbatch's own. Ends with 1 if a job was lost or doubled, or
 something was left.
 """
 
@@ -48,7 +50,13 @@ def submit(order: Order, folder: Path, environ: Mapping[str, str]) -> str:
     """Submit a job, send its signal, and return what became of it."""
     command = [XSBATCH, "--hold", "--parsable", f"--job-name={order.name}", JOB]
     with subprocess.Popen(
-        command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, process_group=0
+        command,
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        process_group=0,
     ) as running:
         with suppress(subprocess.TimeoutExpired):
             running.wait(order.after)
@@ -57,7 +65,9 @@ def submit(order: Order, folder: Path, environ: Mapping[str, str]) -> str:
             send(running.pid, signal.Signals[f"SIG{order.signal}"])
         printed = running.communicate()[0].split()
     show = ["squeue", "--noheader", "--format=%i", f"--name={order.name}"]
-    queued = subprocess.run(show, env=environ, capture_output=True, text=True, check=True).stdout.split()
+    queued = subprocess.run(
+        show, env=environ, capture_output=True, text=True, check=True
+    ).stdout.split()
     if len(queued) > 1:
         return "doubled"
     if printed and printed != queued:
@@ -68,19 +78,28 @@ def submit(order: Order, folder: Path, environ: Mapping[str, str]) -> str:
 
 
 def left(environ: Mapping[str, str]) -> list[str]:
-    """Return what there is of earlier submissions: processes with this cache, and what lies in TMPDIR."""
+    """Return what there is of earlier submissions: processes with this cache, and what lies in
+    TMPDIR.
+    """
     ours, found = f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}\0".encode(), []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             with suppress(OSError):
                 if ours in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    found.append(
+                        (process / "cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode(errors="replace")
+                    )
     return found + [str(each) for each in Path(environ["TMPDIR"]).iterdir()]
 
 
 def main() -> None:
     """Send the signals, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--signals", type=int, default=300)
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
@@ -95,12 +114,15 @@ def main() -> None:
         environ = os.environ | lab.environment(parent / "lab") | own
         environ |= {"XMEM_SITE": str(SITE), "TMPDIR": f"{folder}/tmp"}
         try:
-            peace = [submit(Order("first", "USR1", 600), parent, environ)]  # it builds the stand-ins
+            peace = [
+                submit(Order("first", "USR1", 600), parent, environ)
+            ]  # it builds the stand-ins
             began = time.monotonic()
             peace.append(submit(Order("second", "USR1", 600), parent, environ))
             longest = (time.monotonic() - began) * asked.at_once
             orders = [
-                Order(f"n{n}", SIGNALS[n % len(SIGNALS)], chance.uniform(0, longest)) for n in range(asked.signals)
+                Order(f"n{n}", SIGNALS[n % len(SIGNALS)], chance.uniform(0, longest))
+                for n in range(asked.signals)
             ]
             with ThreadPoolExecutor(asked.at_once) as pool:
                 became = list(pool.map(lambda order: submit(order, parent, environ), orders))
@@ -111,8 +133,13 @@ def main() -> None:
     counts = defaultdict[str, Counter[str]](Counter)
     for order, outcome in zip(orders, became, strict=True):
         counts[order.signal][outcome] += 1
-    print("\n".join(text_table(["signal", *OUTCOMES], [_row(name, counts[name]) for name in SIGNALS])))
-    print(f"{len(orders)} signals in 0 to {longest:.1f} s; in peace: {', '.join(peace)}; left: {remains or 'nothing'}")
+    print(
+        "\n".join(text_table(["signal", *OUTCOMES], [_row(name, counts[name]) for name in SIGNALS]))
+    )
+    print(
+        f"{len(orders)} signals in 0 to {longest:.1f} s; in peace: {', '.join(peace)}; left: "
+        f"{remains or 'nothing'}"
+    )
     wrong = {"lost", "doubled", "misreported"} & set(became)
     sys.exit(1 if wrong or remains or set(peace) != {"submitted"} else 0)
 

@@ -1,4 +1,5 @@
-"""What does the probe add to a training step that is made for real, and what does a skipped one cost?
+"""What does the probe add to a training step that is made for real, and what does a skipped one
+cost?
 
     XMEM_TEST_PYTHON=/path/to/python python -m benchmarks.step_cost [--rounds 9] [--steps 10]
 

@@ -8,7 +8,10 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
     lines = [list(headings), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
     return [
-        "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
+        "  ".join(
+            cell.ljust(width) if not column else cell.rjust(width)
+            for column, (cell, width) in enumerate(pairs)
+        )
         for pairs in (list(zip(line, widths, strict=True)) for line in lines)
     ]
 

@@ -1,4 +1,6 @@
-"""capture.py FILE.svg COMMAND…: run a command on a terminal and draw what it showed, as `make capture` does."""  # noqa: INP001
+"""capture.py FILE.svg COMMAND…: run a command on a terminal and draw what it showed, as `make
+capture` does.
+"""  # noqa: INP001
 
 import fcntl
 import io
@@ -28,7 +30,9 @@ def main() -> int:
     svg = console.export_svg(title=shlex.join(command))
     # The font would come from a server; every terminal font will do.
     svg = re.sub(r"@font-face\s*\{.*?\}", "", svg, flags=re.DOTALL)
-    target.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")
+    target.write_text(
+        "\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8"
+    )
     return status
 
 
@@ -48,9 +52,11 @@ def run(command: list[str]) -> tuple[str, int]:
 
 
 def lasting(output: str) -> str:
-    """Return what stands on the screen in the end: a line of progress that was taken away again does not.
+    """Return what stands on the screen in the end: a line of progress that was taken away again
+    does not.
 
-    Of a terminal's language this knows what rich uses: carriage return, cursor up, erase line; colours are kept.
+    Of a terminal's language this knows what rich uses: carriage return, cursor up, erase line;
+    colours are kept.
     """
     lines, row, returned = [""], 0, False
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", output):

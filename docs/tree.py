@@ -1,4 +1,5 @@
-"""tree.py: the tree of docs/architecture.md, from the rules of imports and what each module says of itself.
+"""tree.py: the tree of docs/architecture.md, from the rules of imports and what each module says of
+itself.
 
 `make tree` writes it; a test holds that it is there.
 """  # noqa: INP001
@@ -21,10 +22,12 @@ def page() -> str:
 
 
 def lines() -> Iterator[str]:
-    """Return the tree: a layer a paragraph, from the top; what is in one layer does not import each other."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
+    """Return the tree: a layer a paragraph, from the top; what is in one layer does not import each
+    other.
+    """
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]["contracts"]
     layers = next(each["layers"] for each in contracts if each["type"] == "layers")
     for layer in [*layers, "probe", "recorder"]:
         for name in map(str.strip, layer.split("|")):
@@ -44,7 +47,9 @@ def _room(place: Path) -> Iterator[str]:
 
 
 def _said(module: Path) -> str:
-    first = (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    first = (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition(
+        "\n\n"
+    )[0]
     return " ".join(first.split())
 
 

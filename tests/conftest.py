@@ -24,7 +24,11 @@ from xmem_slurm.site.loading import load_site
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
 XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 XMEM_SLURM = str(Path(sys.executable).parent / "xmem-slurm")
-UNSANDBOXED = (sys.executable, "-I", str(Path(unsandboxed.__file__).with_name("unsandboxed_start.py")))
+UNSANDBOXED = (
+    sys.executable,
+    "-I",
+    str(Path(unsandboxed.__file__).with_name("unsandboxed_start.py")),
+)
 """Before the name of a module: its `main`, with dry runs that a warm Python can be in."""
 WARM_XSBATCH = (*UNSANDBOXED, "xmem_slurm.cli.xsbatch")
 PATIENCE_SECONDS = 240
@@ -45,17 +49,24 @@ USES = 'import torch\ntorch.zeros(1 << 20, device="cuda")\n'
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `make test` gives."""
-    parser.addoption("--rotate", action="store_true", help="leave out slow tests, but for those of this day and change")
+    parser.addoption(
+        "--rotate",
+        action="store_true",
+        help="leave out slow tests, but for those of this day and change",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give our children the signals as a shell gives them, which who runs us in the background may ignore; and a line.
+    """Give our children the signals as a shell gives them, which who runs us in the background may
+    ignore; and a line.
 
-    Dry runs stand in line where they could ask the same cluster (`dryrun.admission`), those of other workers, too.
-    """
+    Dry runs stand in line where they could ask the same cluster (`dryrun.admission`), those of
+    other workers, too."""
     if config.getoption("rotate"):
         config.pluginmanager.register(rotation.Rotation(), "rotation")
-    os.environ["SLURM_CONF"] = f"/tmp/no-cluster-{os.getpid()}"  # a line of its own for its dry runs, a worker's, too
+    os.environ["SLURM_CONF"] = (
+        f"/tmp/no-cluster-{os.getpid()}"  # a line of its own for its dry runs, a worker's, too
+    )
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -67,7 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("torch") and not python:
             item.add_marker(
-                pytest.mark.skip(reason="XMEM_TEST_PYTHON does not name a Python with a CUDA build of torch")
+                pytest.mark.skip(
+                    reason="XMEM_TEST_PYTHON does not name a Python with a CUDA build of torch"
+                )
             )
         if item.get_closest_marker("slurm") and not slurm:
             item.add_marker(pytest.mark.skip(reason="Slurm is not installed"))
@@ -83,18 +96,24 @@ def job_python() -> Path:
 def trainer_python() -> Path:
     """Return the same with accelerate, DeepSpeed, Lightning and other trainers."""
     if "XMEM_TEST_TRAINERS" not in os.environ:
-        pytest.skip("XMEM_TEST_TRAINERS names no Python with accelerate, DeepSpeed, Lightning and other trainers")
+        pytest.skip(
+            "XMEM_TEST_TRAINERS names no Python with accelerate, DeepSpeed, Lightning and other "
+            "trainers"
+        )
     return Path(os.environ["XMEM_TEST_TRAINERS"])
 
 
 @pytest.fixture(scope="session")
 def warm_python(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what behaves as that Python, and has torch at hand: for tests that are not of how a Python starts.
+    """Return what behaves as that Python, and has torch at hand: for tests that are not of how a
+    Python starts.
 
     What has it at hand is one for all workers.
     """
     ours = tmp_path_factory.getbasetemp()
-    of_all, owner = (ours.parent, os.getppid()) if "PYTEST_XDIST_WORKER" in os.environ else (ours, os.getpid())
+    of_all, owner = (
+        (ours.parent, os.getppid()) if "PYTEST_XDIST_WORKER" in os.environ else (ours, os.getpid())
+    )
     return warm.installed(job_python, ours / "warm", of_all / "warm-servers", owner)
 
 
@@ -132,22 +151,28 @@ class Cluster:
         return self.slurm("scontrol", "--details", "show", "job", job)
 
     def ended(self, job: str) -> str:
-        """Wait for a job's end; return what Slurm says of it then, with where its GPUs were before."""
+        """Wait for a job's end; return what Slurm says of it then, with where its GPUs were
+        before."""
         shown, places = "", set[str]()
 
         def has_ended() -> bool:
             nonlocal shown
             shown = self.show(job)
             places.update(line for line in shown.splitlines() if "GRES=" in line)
-            return not {"PENDING", "RUNNING", "COMPLETING"} & {shown.partition("JobState=")[2].split()[0]}
+            return not {"PENDING", "RUNNING", "COMPLETING"} & {
+                shown.partition("JobState=")[2].split()[0]
+            }
 
         wait_until(has_ended)
         return "\n".join([shown, *places])
 
 
 def as_of_22_05(shown: str) -> str:
-    """Spell the GPUs that scontrol shows of a job as 22.05 does, gres:gpu:l4:1; newer ones print gres/gpu:l4=1."""
-    return re.sub(r"(?<=TresPer)(Node|Job|Task)=(\S+)", lambda found: f"{found[1]}={_colons(found[2])}", shown)
+    """Spell the GPUs that scontrol shows of a job as 22.05 does, gres:gpu:l4:1; newer ones print
+    gres/gpu:l4=1."""
+    return re.sub(
+        r"(?<=TresPer)(Node|Job|Task)=(\S+)", lambda found: f"{found[1]}={_colons(found[2])}", shown
+    )
 
 
 def _colons(tres: str) -> str:
@@ -155,14 +180,17 @@ def _colons(tres: str) -> str:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes by itself; in vain only where the machine had the time for it, too.
+    """Wait for something that comes by itself; in vain only where the machine had the time for it,
+    too.
 
     What waits for others to leave it a CPU (dry runs are nice to all) is late, not absent.
     """
     since, idle_since = time.monotonic(), _idle_seconds()
     while not condition():
         waited, idle = time.monotonic() - since, _idle_seconds() - idle_since
-        assert min(waited, idle) < PATIENCE_SECONDS, f"waited {waited:.0f} s, {idle:.0f} CPU s of them idle"
+        assert min(waited, idle) < PATIENCE_SECONDS, (
+            f"waited {waited:.0f} s, {idle:.0f} CPU s of them idle"
+        )
         time.sleep(0.1)
 
 
@@ -181,7 +209,9 @@ def running_lab(
         Path(parent).chmod(0o755)
         folder = Path(parent, "lab")
         lab.up(load_site(site_file), folder, accounting=accounting, hooks=hooks)
-        yield Cluster(folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site_file)})
+        yield Cluster(
+            folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site_file)}
+        )
         lab.down(folder)
 
 
@@ -200,8 +230,12 @@ def accounts() -> Iterator[Cluster]:
 
 
 def own_cache(folder: Path) -> dict[str, str]:
-    """Return the variable for a cache of its own in a folder, with the stand-ins that earlier tests built."""
-    built, own = platformdirs.user_cache_path("xmem-slurm") / "device", folder / "cache" / "xmem-slurm" / "device"
+    """Return the variable for a cache of its own in a folder, with the stand-ins that earlier tests
+    built."""
+    built, own = (
+        platformdirs.user_cache_path("xmem-slurm") / "device",
+        folder / "cache" / "xmem-slurm" / "device",
+    )
     if built.is_dir():
         shutil.copytree(built, own, ignore=shutil.ignore_patterns("making", ".*"))
     return {"XDG_CACHE_HOME": str(folder / "cache")}
@@ -210,6 +244,10 @@ def own_cache(folder: Path) -> dict[str, str]:
 def write_job(folder: Path, python: str | Path, *directives: str, train: str = TRAIN) -> Path:
     """Write `train.py`, and `job.sh` that runs it, into a folder; return that."""
     (folder / "train.py").write_text(train)
-    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives), f"{python} train.py"]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {directive}" for directive in directives),
+        f"{python} train.py",
+    ]
     (folder / "job.sh").write_text("\n".join([*lines, ""]))
     return folder

@@ -10,7 +10,8 @@ LAYERS = 4
 
 
 def trace_of(script: str, settings: str = "") -> Trace:
-    """Write a trace as words: +NAME:MIB[:CATEGORY], -NAME (freed), ~NAME (free asked for), .NAME (free done), e."""
+    """Write a trace as words: +NAME:MIB[:CATEGORY], -NAME (freed), ~NAME (free asked for), .NAME
+    (free done), e."""
     allocations: list[Allocation] = []
     events: list[Event] = []
     numbers: dict[str, int] = {}
@@ -21,10 +22,16 @@ def trace_of(script: str, settings: str = "") -> Trace:
         elif word[0] == "+":
             _, size, *category = word[1:].split(":")
             numbers[name] = len(allocations)
-            allocations.append(Allocation(int(float(size) * MIB), 0, Category(*category or ["ACT"])))
+            allocations.append(
+                Allocation(int(float(size) * MIB), 0, Category(*category or ["ACT"]))
+            )
             events.append(Event(Op.ALLOC, numbers[name]))
         else:
-            steps = {"~": [Op.FREE_REQUESTED], ".": [Op.FREE_COMPLETED], "-": [Op.FREE_REQUESTED, Op.FREE_COMPLETED]}
+            steps = {
+                "~": [Op.FREE_REQUESTED],
+                ".": [Op.FREE_COMPLETED],
+                "-": [Op.FREE_REQUESTED, Op.FREE_COMPLETED],
+            }
             events += [Event(op, numbers[name]) for op in steps[word[0]]]
     return Trace(
         argv=[],
@@ -46,13 +53,16 @@ def trace_of(script: str, settings: str = "") -> Trace:
     )
 
 
-def growing_batches(like: Trace, weights: int, largest: int, count: int = 40) -> tuple[Trace, int, int]:
-    """Return a training run whose batches come shortest first, and two bounds of what its allocator needs (bytes).
+def growing_batches(
+    like: Trace, weights: int, largest: int, count: int = 40
+) -> tuple[Trace, int, int]:
+    """Return a training run whose batches come shortest first, and two bounds of what its allocator
+    needs (bytes).
 
-    A step holds LAYERS activations of one size, each in a segment of its own; sizes are random, sorted, the last one
-    `largest`. The least is what lives at once, the most that with each activation's segment rounded up: no earlier
-    segment fits a larger activation, and all of them are whole and free where memory is short.
-    """
+    A step holds LAYERS activations of one size, each in a segment of its own; sizes are random,
+    sorted, the last one `largest`. The least is what lives at once, the most that with each
+    activation's segment rounded up: no earlier segment fits a larger activation, and all of them
+    are whole and free where memory is short."""
     sizes = [*sorted(random.Random(0).sample(range(11 * MIB, largest), count - 1)), largest]
     allocations = [Allocation(weights, 0, Category.PARAM)]
     events = [Event(Op.ALLOC, 0)]
@@ -61,7 +71,9 @@ def growing_batches(like: Trace, weights: int, largest: int, count: int = 40) ->
         made = range(len(allocations), len(allocations) + LAYERS)
         allocations += [Allocation(size, 0, Category.ACT) for _ in made]
         events += [Event(Op.ALLOC, number) for number in made]
-        events += [Event(op, number) for number in made for op in (Op.FREE_REQUESTED, Op.FREE_COMPLETED)]
+        events += [
+            Event(op, number) for number in made for op in (Op.FREE_REQUESTED, Op.FREE_COMPLETED)
+        ]
         marks.append(Mark("step", len(allocations)))
     trace = dataclasses.replace(
         like, allocations=allocations, events=events, marks=marks, sites=(), made_at=(), recorded={}

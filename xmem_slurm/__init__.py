@@ -1,6 +1,8 @@
-"""xmem-slurm: right-size the GPU request of a Slurm job before it is queued; `api` is what other programs use.
+"""xmem-slurm: right-size the GPU request of a Slurm job before it is queued; `api` is what other
+programs use.
 
-Nothing is imported here: it is on the way of every submission, before a signal ends one silently (`cli.xsbatch_start`).
+Nothing is imported here: it is on the way of every submission, before a signal ends one silently
+(`cli.xsbatch_start`).
 """
 
 TYPE_CHECKING = False

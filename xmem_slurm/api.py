@@ -1,11 +1,13 @@
-"""The Python interface: `estimate` a command, `plan` its training, `submit` a job; sizes are whole bytes.
+"""The Python interface: `estimate` a command, `plan` its training, `submit` a job; sizes are whole
+bytes.
 
     import xmem_slurm
     found = xmem_slurm.estimate("train.py --batch-size 16", gpu="l4")
     found.required_gib, found.choice, found.fits("l4")
 
-Each call runs the command of the same name in a process of its own: a notebook has threads, and a dry run forks.
-Where somebody looks on, in a notebook or at a terminal, one line says meanwhile where it is, and is gone in the end.
+Each call runs the command of the same name in a process of its own: a notebook has threads, and a
+dry run forks. Where somebody looks on, in a notebook or at a terminal, one line says meanwhile
+where it is, and is gone in the end.
 """
 
 import contextlib
@@ -62,13 +64,17 @@ _FRAME = """\
 <iframe srcdoc="{page}" title="{title}"
  style="width:100%;height:56em;border:0;resize:vertical"
  onload="const d = this.contentDocument, c = d.querySelector('figure.chart');
-  this.style.height = Math.ceil(c.getBoundingClientRect().bottom + d.defaultView.scrollY) + 24 + 'px'"></iframe>"""
-"""A page within a notebook: as high as its first chart needs, or by the notebook's own letters without a script."""
+  const bottom = c.getBoundingClientRect().bottom + d.defaultView.scrollY;
+  this.style.height = Math.ceil(bottom) + 24 + 'px'"></iframe>"""
+"""A page within a notebook: as high as its first chart needs, or by the notebook's own letters
+without a script."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFit:
-    """A GPU that the job could have: `fits` is None where a better one fits, and this one was not tried."""
+    """A GPU that the job could have: `fits` is None where a better one fits, and this one was not
+    tried.
+    """
 
     name: str
     total_bytes: int
@@ -88,11 +94,13 @@ class GpuFit:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a command needs of a GPU, the margin included; `document` is what `xmem-slurm estimate --json` prints.
+    """What a command needs of a GPU, the margin included; `document` is what `xmem-slurm estimate
+    --json` prints.
 
-    `confidence` is "high" or "medium", and `reasons` say why it is not high. `breakdown_bytes` is what is allocated at
-    the peak, by category (PARAM, BUFFER, GRAD, ACT, TEMP, OPT, OTH); `breakdown_gib` has their names in full. `choice`
-    names the best of the `options` that fits, None where none does. In a notebook an estimate shows its report.
+    `confidence` is "high" or "medium", and `reasons` say why it is not high. `breakdown_bytes` is
+    what is allocated at the peak, by category (PARAM, BUFFER, GRAD, ACT, TEMP, OPT, OTH);
+    `breakdown_gib` has their names in full. `choice` names the best of the `options` that fits,
+    None where none does. In a notebook an estimate shows its report.
     """
 
     command: tuple[str, ...]
@@ -130,7 +138,9 @@ class Estimate:
 
     @property
     def breakdown_gib(self) -> Mapping[str, float]:
-        """What is allocated at the peak, in GiB, by the categories' names in full ("activations"), the most first."""
+        """What is allocated at the peak, in GiB, by the categories' names in full ("activations"),
+        the most first.
+        """
         sizes = sorted(self.breakdown_bytes.items(), key=lambda each: each[1], reverse=True)
         return {CATEGORY_NAMES[Category(category)]: size / GIB for category, size in sizes}
 
@@ -142,7 +152,9 @@ class Estimate:
         """
         by_name = {option.name: option.fits for option in self.options}
         if name not in by_name:
-            raise UsageError(f"{name}: not one of the GPUs in question: {', '.join(by_name) or 'there is none'}")
+            raise UsageError(
+                f"{name}: not one of the GPUs in question: {', '.join(by_name) or 'there is none'}"
+            )
         return by_name[name]
 
     def write(self, path: str | Path) -> None:
@@ -153,12 +165,17 @@ class Estimate:
             XmemError: there was no room to keep what it would be made of.
         """
         if self._sizing is None:
-            raise XmemError("what a report is made of was not kept: is there room in ~/.cache/xmem-slurm?")
+            raise XmemError(
+                "what a report is made of was not kept: is there room in ~/.cache/xmem-slurm?"
+            )
         files.write(Path(path), {0: self._sizing})
 
     def __str__(self) -> str:
         where = f"fits {self.choice}" if self.choice else "fits none of the GPUs in question"
-        return f"{human(self.required_bytes)} of GPU memory needed, confidence {self.confidence}; {where}"
+        return (
+            f"{human(self.required_bytes)} of GPU memory needed, confidence {self.confidence}; "
+            f"{where}"
+        )
 
     def _repr_html_(self) -> str:
         if self._sizing is None:
@@ -180,9 +197,10 @@ class Submitted:
 class Way:
     """A way of training a job on GPUs of a site that fits, as a dry run of just this way showed.
 
-    `micro_batch` is of one process, None where it is not known. `relative_time` and `relative_cost` are of one sample,
-    as multiples of the least, None where they are not known. `variables` and `arguments` make it so, beside the number
-    of processes; `changes` say what of the training itself is another by it.
+    `micro_batch` is of one process, None where it is not known. `relative_time` and `relative_cost`
+    are of one sample, as multiples of the least, None where they are not known. `variables` and
+    `arguments` make it so, beside the number of processes; `changes` say what of the training
+    itself is another by it.
     """
 
     option: str
@@ -207,7 +225,9 @@ class Way:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The ways that fit, best first; `document` is what `xmem-slurm plan --json` prints, with those that do not."""
+    """The ways that fit, best first; `document` is what `xmem-slurm plan --json` prints, with those
+    that do not.
+    """
 
     command: tuple[str, ...]
     ways: tuple[Way, ...]
@@ -226,10 +246,12 @@ def estimate(
     fresh: bool = False,
     folder: str | Path = ".",
 ) -> Estimate:
-    """Say how much GPU memory a job script, a .py file or a command needs, run in `folder`; nothing is submitted.
+    """Say how much GPU memory a job script, a .py file or a command needs, run in `folder`; nothing
+    is submitted.
 
-    A string is split as a shell does. The keywords are the options of `xmem-slurm estimate`: `gpu` names one of the
-    catalogue in place of a site's, `budget` is in CPU seconds, `margin` in percent of each GPU.
+    A string is split as a shell does. The keywords are the options of `xmem-slurm estimate`: `gpu`
+    names one of the catalogue in place of a site's, `budget` is in CPU seconds, `margin` in percent
+    of each GPU.
 
     Raises:
         NoEstimate: the dry run gave nothing to estimate from; the message says why.
@@ -237,7 +259,14 @@ def estimate(
         XmemError: a fault of this machine or of ours.
     """
     words, place = _words(command), None if site is None else Path(site).resolve()
-    wanted = {"gpu": gpu, "site": place, "budget": budget, "margin": margin, "engine": engine, "ranks": ranks}
+    wanted = {
+        "gpu": gpu,
+        "site": place,
+        "budget": budget,
+        "margin": margin,
+        "engine": engine,
+        "ranks": ranks,
+    }
     options = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     options += ["--fresh"] if fresh else []
     document = _object(["estimate", "--json", *options, "--", *words], folder)
@@ -252,7 +281,9 @@ def estimate(
     return _estimate(words, document, sizing)
 
 
-def _estimate(command: tuple[str, ...], document: Mapping[str, Any], sizing: Sizing | None) -> Estimate:
+def _estimate(
+    command: tuple[str, ...], document: Mapping[str, Any], sizing: Sizing | None
+) -> Estimate:
     """Return the value of an object of `estimate --json`; `sizing` is what reports are made of."""
     largest = max(document["ranks"], key=lambda rank: int(rank["required_bytes"]))
     options = [
@@ -292,9 +323,11 @@ def plan(
     write: str | Path | None = None,
     folder: str | Path = ".",
 ) -> TrainingPlan:
-    """Say how a job script, a .py file or a command could be trained on a site's GPUs; nothing is submitted.
+    """Say how a job script, a .py file or a command could be trained on a site's GPUs; nothing is
+    submitted.
 
-    The keywords are the options of `xmem-slurm plan`; `write` names a file for the script of the first way.
+    The keywords are the options of `xmem-slurm plan`; `write` names a file for the script of the
+    first way.
 
     Raises:
         NoEstimate: it cannot be run dry, or none of the ways that were looked at fits.
@@ -302,15 +335,31 @@ def plan(
         XmemError: a fault of this machine or of ours.
     """
     place, file = (None if each is None else Path(each).resolve() for each in (site, write))
-    wanted = {"gpus": gpus, "objective": objective, "top": top, "vary": vary, "site": place, "budget": budget}
-    wanted |= {name: _list(value) for name, value in (("on", on), ("allow", allow), ("forbid", forbid))}
-    options = [f"--{name}={value}" for name, value in {**wanted, "write": file}.items() if value is not None]
+    wanted = {
+        "gpus": gpus,
+        "objective": objective,
+        "top": top,
+        "vary": vary,
+        "site": place,
+        "budget": budget,
+    }
+    wanted |= {
+        name: _list(value) for name, value in (("on", on), ("allow", allow), ("forbid", forbid))
+    }
+    options = [
+        f"--{name}={value}"
+        for name, value in {**wanted, "write": file}.items()
+        if value is not None
+    ]
     options += [] if keep_global_batch else ["--any-global-batch"]
     options += ["--fresh"] if fresh else []
     words = _words(command)
     document = _object(["plan", "--json", *options, "--", *words], folder)
     ways = [
-        Way(**{each.name: candidate[each.name] for each in fields(Way)} | {"changes": tuple(candidate["changes"])})
+        Way(
+            **{each.name: candidate[each.name] for each in fields(Way)}
+            | {"changes": tuple(candidate["changes"])}
+        )
         for candidate in document["candidates"]
         if candidate["status"] == "verified"
     ]
@@ -320,7 +369,8 @@ def plan(
 def submit(
     script: str | Path, *arguments: str, options: str | Sequence[str] = (), folder: str | Path = "."
 ) -> Submitted:
-    """Submit a job script from `folder` as `xsbatch` does; `options` are sbatch's and xsbatch's own, as typed.
+    """Submit a job script from `folder` as `xsbatch` does; `options` are sbatch's and xsbatch's
+    own, as typed.
 
     A string of options is split as a shell does.
 
@@ -336,12 +386,20 @@ def submit(
 
 
 def _words(command: str | Path | Sequence[str]) -> tuple[str, ...]:
-    several = shlex.split(command) if isinstance(command, str) else [command] if isinstance(command, Path) else command
+    several = (
+        shlex.split(command)
+        if isinstance(command, str)
+        else [command]
+        if isinstance(command, Path)
+        else command
+    )
     return tuple(map(str, several))
 
 
 def _list(several: str | Sequence[str]) -> str | None:
-    """Return the value of an option that takes several, as the command line has it; None of none."""
+    """Return the value of an option that takes several, as the command line has it; None of
+    none.
+    """
     return (several if isinstance(several, str) else ",".join(several)) or None
 
 
@@ -359,7 +417,9 @@ def _object(argv: Sequence[str], folder: str | Path) -> Any:
 
 
 def _message(stderr: str) -> str:
-    """Return all lines of the error that a command ended with; of a fault of ours the last of its traceback."""
+    """Return all lines of the error that a command ended with; of a fault of ours the last of its
+    traceback.
+    """
     _, ours, message = f"\n{stderr}".rstrip().rpartition(f"\n{_OURS}")
     return message if ours and "\nTraceback " not in message else message.rpartition("\n")[2]
 
@@ -376,7 +436,12 @@ def _run(module: str, argv: Sequence[str], folder: str | Path) -> subprocess.Com
     command = [sys.executable, "-P", "-c", code, *argv]
     with tempfile.TemporaryFile() as said, _shown(said.fileno()):
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, check=False
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            check=False,
         )
         said.seek(0)
         return subprocess.CompletedProcess(
@@ -385,7 +450,9 @@ def _run(module: str, argv: Sequence[str], folder: str | Path) -> subprocess.Com
 
 
 def _onlooker() -> TextIO | None:
-    """Return where a line is seen that overwrites itself: in a notebook's cell, or at a terminal."""
+    """Return where a line is seen that overwrites itself: in a notebook's cell, or at a
+    terminal.
+    """
     ipython = sys.modules.get("IPython")
     if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
         return sys.stdout  # a notebook shows stderr as if something were wrong
@@ -394,7 +461,9 @@ def _onlooker() -> TextIO | None:
 
 @contextlib.contextmanager
 def _shown(said: int) -> Iterator[None]:
-    """Show meanwhile the last line that a command wrote to a file, or for how long it runs, if somebody looks on."""
+    """Show meanwhile the last line that a command wrote to a file, or for how long it runs, if
+    somebody looks on.
+    """
     screen, ended, began = _onlooker(), threading.Event(), time.monotonic()
     if screen is None:
         yield
@@ -420,7 +489,9 @@ def _shown(said: int) -> Iterator[None]:
 
 
 def _last_line(file: int) -> str:
-    """Return the last line of a file that another process writes to, whose place in it stays where it is."""
+    """Return the last line of a file that another process writes to, whose place in it stays where
+    it is.
+    """
     size = os.fstat(file).st_size
     end = os.pread(file, 1000, max(0, size - 1000)).decode(errors="replace")
     return end.rstrip().rpartition("\n")[2].removeprefix(_OURS)

@@ -1,4 +1,5 @@
-"""What was decided of a job, what is sbatch given for it, and why? Data alone: `report` makes the words of it.
+"""What was decided of a job, what is sbatch given for it, and why? Data alone: `report` makes the
+words of it.
 
 Read on the way of jobs that must not wait, so it imports little.
 """
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What was decided. Of the components of a heterogeneous job the first of these counts that one of them has."""
+    """What was decided. Of the components of a heterogeneous job the first of these counts that one
+    of them has.
+    """
 
     REWRITTEN = "rewritten"
     ADVISED = "advised"
@@ -45,8 +48,8 @@ class Kind(StrEnum):
 class Part(NamedTuple):
     """What was decided of one component that was sized.
 
-    `why` says why it cannot be changed. `in_a_copy`: the job asks Slurm for its script's path, and that was changed in
-    the script all the same.
+    `why` says why it cannot be changed. `in_a_copy`: the job asks Slurm for its script's path, and
+    that was changed in the script all the same.
     """
 
     kind: Kind
@@ -69,11 +72,12 @@ class Retry(NamedTuple):
 class Decision(NamedTuple):
     """What was decided of the job that was `written`, and what sbatch is given: `ready`.
 
-    It was sized from its `parts`, by component, which are empty where nothing was sized now: at the time `known_since`
-    it was, where that is not None. Components that are `left` go as written; why, by their number. `why` and `error`,
-    the name of an error's class, are of a job that goes as written or is refused. `lines` is what `report` made of the
-    sizes as they were decided, `brief` the same in short. `prediction` is of an ordinary job that was sized; `retries`
-    are the same job on larger GPUs, the smallest first, where they are wanted.
+    It was sized from its `parts`, by component, which are empty where nothing was sized now: at the
+    time `known_since` it was, where that is not None. Components that are `left` go as written;
+    why, by their number. `why` and `error`, the name of an error's class, are of a job that goes as
+    written or is refused. `lines` is what `report` made of the sizes as they were decided, `brief`
+    the same in short. `prediction` is of an ordinary job that was sized; `retries` are the same job
+    on larger GPUs, the smallest first, where they are wanted.
     """
 
     kind: Kind

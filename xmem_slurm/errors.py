@@ -13,8 +13,9 @@ XmemError                 anything of ours that a person is told in one line
 └── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
     └── UnusedGpu         the job imports torch, and used no GPU memory
 
-A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on stderr and still
-submits the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
+A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on
+stderr and still submits the job as written; the verbs of `xmem-slurm` print it and end with
+`exit_code`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from typing import Any
 
 
 class XmemError(Exception):
-    """Base of the errors above. `exit_code` is the command's exit status when nothing catches it."""
+    """Base of the errors above. `exit_code` is the command's exit status when nothing catches
+    it.
+    """
 
     exit_code = 1
 
@@ -64,17 +67,19 @@ class Busy(XmemError):  # noqa: N818 - no error of anybody's
 
 
 class Refused(XmemError):  # noqa: N818 - no error of anybody's
-    """The site's policy is that such a job is not submitted; the message says why, and how it is all the same."""
+    """The site's policy is that such a job is not submitted; the message says why, and how it is
+    all the same.
+    """
 
 
 class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estimate
     """The dry run gave nothing to estimate from; the message says why.
 
-    `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there was none.
-    `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself. `fails` is set
-    where it cannot run: it is not there or not right, imports what is not there, waits for input, or
-    asks for a GPU beyond the job's, and would fail as a job, too.
-    `busy` is set where this machine had no time for it: that is no fact about the job.
+    `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there
+    was none. `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped
+    by itself. `fails` is set where it cannot run: it is not there or not right, imports what is not
+    there, waits for input, or asks for a GPU beyond the job's, and would fail as a job, too. `busy`
+    is set where this machine had no time for it: that is no fact about the job.
     """
 
     exit_code = 3

@@ -1,52 +1,71 @@
 """The trace: what one GPU process asked of torch's caching allocator, in order.
 
-Engines write it, the allocator model replays it. A file is one JSON object (gzip), written whole and renamed into place
-by the probe, so that a reader sees either the last complete state of a process or nothing:
+Engines write it, the allocator model replays it. A file is one JSON object (gzip), written whole
+and renamed into place by the probe, so that a reader sees either the last complete state of a
+process or nothing:
 
     schema_version  1
-    state           how far the process came: "failed" before torch was imported (error says why), "importing",
-                    "running" (it was killed), "steady" (steps no longer change the peak), "budget", "signal", "exit"
+    state           how far the process came: "failed" before torch was imported (error says why),
+                    "importing", "running" (it was killed), "steady" (steps no longer change the
+                    peak), "budget", "signal", "exit"
     error           the exception that ended the script, or null
     pid, argv, rank, world_size
     python          the interpreter's path (sys.executable); earlier releases did not write it
-    nodes           how many nodes the ranks are on, as the launcher or Slurm says; earlier releases did not write it
-    component       the component of a heterogeneous job that the process belongs to (XMEM_COMPONENT); else 0
+    nodes           how many nodes the ranks are on, as the launcher or Slurm says; earlier releases
+                    did not write it
+    component       the component of a heterogeneous job that the process belongs to
+                    (XMEM_COMPONENT); else 0
     torch_version, cuda_version                      as torch says them; null for what is not there
-    arch_list       what torch has kernels for: "sm_90", "compute_120"; earlier releases did not write it
+    arch_list       what torch has kernels for: "sm_90", "compute_120"; earlier releases did not
+                    write it
     allocator_settings                               PYTORCH_CUDA_ALLOC_CONF as the job set it
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
-                    (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for.
-                    Steps that repeat others are left out, and calls that were skipped stand as the events of those
-                    before, at addresses of their own. What steps left at another address stands as "moved_from"
-                    for each such allocation, then as "moved_to" for each, in the same order. "left_out" says that what
-                    stands in the `size` rows before it came `address` times more, and is left out there
-    sites           {found, called_from, of}: `found` are [file, line, function, module], the lines of the script that
-                    allocated and the modules that they did it for, and the lines that called those; `called_from` has
-                    the number of the caller of each, 0 where there is none (earlier releases did not write it); `of`
-                    has one of their numbers for each allocation. Traces of the profile engine have none
-    marks           [{kind, allocations, seconds}]: "backward", "backward_end", "step"; behind the first step also
-                    "evaluation" and "training", where the script switches its model to it, and "checkpoint" where one
-                    is saved; `allocations` is how many allocations came before it
-    tags            [{category, allocations, addresses[], names[]}]: the addresses that held this category at that
-                    moment; `names` is empty, or has the name of the parameter for each of them, or ""
-    recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
-    between_resets  [the same up to each reset of them by the script (reset_peak_memory_stats), and since the last]
-    place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
-                    seconds of one clock for all processes: what ran at once on one GPU adds up
+                    (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that
+                    were asked for. Steps that repeat others are left out, and calls that were
+                    skipped stand as the events of those before, at addresses of their own. What
+                    steps left at another address stands as "moved_from" for each such allocation,
+                    then as "moved_to" for each, in the same order. "left_out" says that what stands
+                    in the `size` rows before it came `address` times more, and is left out there
+    sites           {found, called_from, of}: `found` are [file, line, function, module], the lines
+                    of the script that allocated and the modules that they did it for, and the lines
+                    that called those; `called_from` has the number of the caller of each, 0 where
+                    there is none (earlier releases did not write it); `of` has one of their numbers
+                    for each allocation. Traces of the profile engine have none
+    marks           [{kind, allocations, seconds}]: "backward", "backward_end", "step"; behind the
+                    first step also "evaluation" and "training", where the script switches its model
+                    to it, and "checkpoint" where one is saved; `allocations` is how many
+                    allocations came before it
+    tags            [{category, allocations, addresses[], names[]}]: the addresses that held this
+                    category at that moment; `names` is empty, or has the name of the parameter for
+                    each of them, or ""
+    recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own
+                    peaks
+    between_resets  [the same up to each reset of them by the script (reset_peak_memory_stats), and
+                    since the last]
+    place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first,
+                    last] moment on it in seconds of one clock for all processes: what ran at once
+                    on one GPU adds up
     seen            what of the script ran (`Seen`); traces of the profile engine have none
-    bounds          [[size, most]]: a request of so many bytes is for a library's buffer, which may have to have `most`
-                    on the GPU (device/src/cudart/bounds.c); earlier releases did not write it
-    doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
+    bounds          [[size, most]]: a request of so many bytes is for a library's buffer, which may
+                    have to have `most` on the GPU (device/src/cudart/bounds.c); earlier releases
+                    did not write it
+    doubts          [{code, detail, count, share}]: what the dry run could not see
+                    (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
-    work            {launches, backwards, rows}: what the GPU was given to do from one optimizer step to the next, as
-                    the stand-ins counted it (device/src/cudart/work.c); traces of the profile engine have none
-    changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
-    training        whose trainer it is, and how it trains (`Training`); earlier releases did not write it
-    host_bytes      host memory that the process held in large pieces (`probe/_xmem/record/host`), the most that was
-                    found; 0 of none, of the profile engine, and of earlier releases
-    mallocs_before_launch  how often torch's allocator took memory from the device before any kernel was launched, which
-                    moves the driver's addresses (device/src/cudart/addresses.c); null: not known
+    work            {launches, backwards, rows}: what the GPU was given to do from one optimizer
+                    step to the next, as the stand-ins counted it (device/src/cudart/work.c); traces
+                    of the profile engine have none
+    changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py);
+                    else empty
+    training        whose trainer it is, and how it trains (`Training`); earlier releases did not
+                    write it
+    host_bytes      host memory that the process held in large pieces (`probe/_xmem/record/host`),
+                    the most that was found; 0 of none, of the profile engine, and of earlier
+                    releases
+    mallocs_before_launch
+                    how often torch's allocator took memory from the device before any kernel was
+                    launched, which moves the driver's addresses (device/src/cudart/addresses.c); null: not known
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -68,7 +87,15 @@ CRASH = "a crash or a kill"
 _OF_NO_GPU = frozenset(
     f"{name}Error"
     for name in (
-        *("ModuleNotFound", "FileNotFound", "FileExists", "IsADirectory", "NotADirectory", "Permission", "EOF"),
+        *(
+            "ModuleNotFound",
+            "FileNotFound",
+            "FileExists",
+            "IsADirectory",
+            "NotADirectory",
+            "Permission",
+            "EOF",
+        ),
         *("Name", "UnboundLocal", "Syntax", "Indentation", "Tab"),
         *("UnicodeDecode", "UnicodeEncode", "UnicodeTranslate"),
     )
@@ -101,7 +128,9 @@ def waits_for_input(words: str) -> bool:
 
 
 def is_of_ours(words: str) -> bool:
-    """Whether an exception with these words is a fault of this package, and no fact about the script."""
+    """Whether an exception with these words is a fault of this package, and no fact about the
+    script.
+    """
     return _OURS.search(words) is not None
 
 
@@ -110,7 +139,8 @@ class Op(IntEnum):
 
     ALLOC = 0
     FREE_REQUESTED = 1
-    """The last reference went; the block waits for other streams if it was used there (record_stream)."""
+    """The last reference went; the block waits for other streams if it was used there
+    (record_stream)."""
     FREE_COMPLETED = 2
     """The block is in its pool again."""
     EMPTY_CACHE = 3
@@ -130,7 +160,9 @@ class Category(StrEnum):
 
 
 class Allocation(NamedTuple):
-    """One request to the allocator: `size` in bytes as asked for; `stream` a small number, 0 the default stream."""
+    """One request to the allocator: `size` in bytes as asked for; `stream` a small number, 0 the
+    default stream.
+    """
 
     size: int
     stream: int
@@ -140,8 +172,9 @@ class Allocation(NamedTuple):
 class Origin(NamedTuple):
     """Where an allocation was asked for: "" and 0 for what is not known.
 
-    The line is the innermost one outside of torch, `module` the name of the nn.Module that was being called. Of what
-    autograd allocated, they are those of the operator in the forward pass, and `function` is the backward node.
+    The line is the innermost one outside of torch, `module` the name of the nn.Module that was
+    being called. Of what autograd allocated, they are those of the operator in the forward pass,
+    and `function` is the backward node.
     """
 
     file: str
@@ -181,7 +214,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A doubt that was met: words for people, and how often. `share` is its own price, where it follows from them."""
+    """A doubt that was met: words for people, and how often. `share` is its own price, where it
+    follows from them.
+    """
 
     doubt: Doubt
     detail: str
@@ -205,9 +240,10 @@ class Phase(NamedTuple):
 class Seen:
     """What of a script ran (probe/_xmem/course/course.py).
 
-    `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None where there was none;
-    `batches` the same of the last loop over training data, those that were only drawn included. `epochs` are the loops
-    over training data that came to their end (of how many that were cut short, too), None where there was none.
+    `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None
+    where there was none; `batches` the same of the last loop over training data, those that were
+    only drawn included. `epochs` are the loops over training data that came to their end (of how
+    many that were cut short, too), None where there was none.
     """
 
     steps: int
@@ -219,20 +255,24 @@ class Seen:
     phases: Sequence[Phase] = ()
     """Steps that differed from those before them, the first of them."""
     whole_until: int | None = None
-    """How many of the trace's allocations come before the first step that is left out; None: none is."""
+    """How many of the trace's allocations come before the first step that is left out; None: none
+    is."""
     skipped: int = 0
-    """Calls of models that were not run, as they looked like earlier ones: torch itself allocated nothing for them."""
+    """Calls of models that were not run, as they looked like earlier ones: torch itself allocated
+    nothing for them."""
 
 
 class Training(NamedTuple):
-    """Whose trainer runs, and how, as its own objects have it (probe/_xmem/training.py); "" and 0: not known.
+    """Whose trainer runs, and how, as its own objects have it (probe/_xmem/training.py); "" and 0:
+    not known.
 
-    `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of the script's own.
-    `method` is one of `planning.methods`; `shards` how many ranks share one copy of the model, of a hybrid and of
-    torchtitan; `tensor` how many each tensor of a layer.
-    `micro_batch` is of one process; `own_batches`: DeepSpeed makes the batches, of the size that its file says.
-    `has_options`: Lightning has its arguments from the command line; `can_checkpoint`: torchtitan has an option for it;
-    `has_deepspeed`: it is installed. `drawn` is the batch of one process as its DataLoaders give it, whoever trains.
+    `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of
+    the script's own. `method` is one of `planning.methods`; `shards` how many ranks share one copy
+    of the model, of a hybrid and of torchtitan; `tensor` how many each tensor of a layer.
+    `micro_batch` is of one process; `own_batches`: DeepSpeed makes the batches, of the size that
+    its file says. `has_options`: Lightning has its arguments from the command line;
+    `can_checkpoint`: torchtitan has an option for it; `has_deepspeed`: it is installed. `drawn` is
+    the batch of one process as its DataLoaders give it, whoever trains.
     """
 
     by: str = ""
@@ -252,7 +292,9 @@ class Training(NamedTuple):
 
 
 class File(NamedTuple):
-    """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem/process/files.py`."""
+    """A path that the dry run met, as it was then; the kinds are those of
+    `probe/_xmem/process/files.py`.
+    """
 
     kind: str
     size: int
@@ -268,7 +310,9 @@ class Event(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Steps left out: the events from `first` on, up to `end`, came so many `times` more, one after another."""
+    """Steps left out: the events from `first` on, up to `end`, came so many `times` more, one after
+    another.
+    """
 
     first: int
     end: int
@@ -287,9 +331,11 @@ class ShownGpu:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFailure:
-    """What ended a script, in words; `type` is that of the exception, as Python names it, "" where it was none.
+    """What ended a script, in words; `type` is that of the exception, as Python names it, "" where
+    it was none.
 
-    `offline` is set where the script had asked for something that a dry run cannot reach: that may be why.
+    `offline` is set where the script had asked for something that a dry run cannot reach: that may
+    be why.
     """
 
     words: str
@@ -328,7 +374,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Trace(Process):
-    """One GPU process. `recorded` holds torch's own peaks, against which a replay can be checked."""
+    """One GPU process. `recorded` holds torch's own peaks, against which a replay can be
+    checked.
+    """
 
     allocations: Sequence[Allocation]
     events: Sequence[Event]
@@ -336,7 +384,8 @@ class Trace(Process):
     doubts: Sequence[Noted]
     recorded: dict[str, int]
     between_resets: Sequence[dict[str, int]] = ()
-    """What torch would have said its peaks were whenever the script had it forget them, and at the end."""
+    """What torch would have said its peaks were whenever the script had it forget them, and at the
+    end."""
     place: str = ""
     lived: tuple[float, float] = (0.0, 0.0)
     files: Sequence[File] = ()
@@ -344,14 +393,17 @@ class Trace(Process):
     peers: Sequence[int] = ()
     """Ranks that may need another amount of memory than this one."""
     array_task: int | None = None
-    """Which task of an array it is of, where some need other amounts than others (`sizing.dry_runs`); in no file."""
+    """Which task of an array it is of, where some need other amounts than others
+    (`sizing.dry_runs`); in no file."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
     training: Training = Training()  # noqa: RUF009 - a tuple
     mallocs_before_launch: int | None = None
-    """How often memory was taken from the device before any kernel was launched; None: not known."""
+    """How often memory was taken from the device before any kernel was launched; None: not
+    known."""
     host_bytes: int = 0
-    """Host memory in large pieces, the most that was found: weights that are loaded, what is offloaded."""
+    """Host memory in large pieces, the most that was found: weights that are loaded, what is
+    offloaded."""
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
     callers: Sequence[int] = ()
@@ -365,7 +417,8 @@ class Trace(Process):
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
     bounds: Mapping[int, int] = field(default_factory=dict)
-    """For requests of these bytes, the bytes that they may be of on the GPU: what a library chooses there."""
+    """For requests of these bytes, the bytes that they may be of on the GPU: what a library chooses
+    there."""
 
     def has(self, *doubts: Doubt) -> bool:
         """Whether it has one of these doubts."""
@@ -376,7 +429,9 @@ class Trace(Process):
         return self.sites[self.made_at[allocation]] if self.made_at else NOWHERE
 
     def stack_of(self, allocation: int) -> list[Origin]:
-        """Return the site of an allocation and those that called it, the innermost first; of none nothing is known."""
+        """Return the site of an allocation and those that called it, the innermost first; of none
+        nothing is known.
+        """
         stack, number = [], self.made_at[allocation] if self.made_at else 0
         while number:
             stack.append(self.sites[number])
@@ -392,7 +447,9 @@ class Trace(Process):
 
     @property
     def came_to_its_end(self) -> bool:
-        """Whether it came to its script's own end, with nothing cut short but what whole epochs stand for."""
+        """Whether it came to its script's own end, with nothing cut short but what whole epochs
+        stand for.
+        """
         ended = self.seen is not None and self.seen.end and self.failure is None
         return ended and not self.has(Doubt.NOT_REACHED)
 
@@ -422,12 +479,16 @@ class Trace(Process):
 
     @property
     def growing(self) -> bool:
-        """Whether the run ended before its steps were seen to repeat: the real peak may be higher."""
+        """Whether the run ended before its steps were seen to repeat: the real peak may be
+        higher.
+        """
         return self.state not in ("steady", "exit")
 
 
 def fail_on_any_gpu(traces: Sequence[Trace]) -> bool:
-    """Whether another dry run of the job, on whatever GPU and however, would end as this one: see `Trace`."""
+    """Whether another dry run of the job, on whatever GPU and however, would end as this one: see
+    `Trace`.
+    """
     if any(trace.allocations and not trace.failed for trace in traces):
         return False
     failed = [trace for trace in traces if trace.failed]

@@ -1,7 +1,8 @@
-"""Read the file of a trace: the job could have written it, so its size is bounded and its form checked.
+"""Read the file of a trace: the job could have written it, so its size is bounded and its form
+checked.
 
-What may stand in it is said by `trace_schema`. Allocations get numbers here, in place of addresses that are used again
-and again, so that they can be replayed.
+What may stand in it is said by `trace_schema`. Allocations get numbers here, in place of addresses
+that are used again and again, so that they can be replayed.
 """
 
 import os
@@ -42,7 +43,8 @@ _Entry = tuple[str, int, int, int]
 
 
 def read(path: Path, allowance: untrusted.Allowance | None = None) -> Trace:
-    """Read a trace file. The job could have written it, so its size is bounded, that of all by `allowance`.
+    """Read a trace file. The job could have written it, so its size is bounded, that of all by
+    `allowance`.
 
     Raises:
         NoEstimate: the file is not a trace of this schema version.
@@ -62,7 +64,8 @@ _LINE = re.compile(rb"([RDAIWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
 
 
 def read_files(log: Path) -> list[File]:
-    """Read what all Pythons of a dry run noted (form: probe/_xmem/process/files.py), the first time of each path first.
+    """Read what all Pythons of a dry run noted (form: probe/_xmem/process/files.py), the first time
+    of each path first.
 
     What is no such note says that not all of them are there.
     """
@@ -73,7 +76,10 @@ def read_files(log: Path) -> list[File]:
     except (OSError, ValueError):
         return [File("T", 0, 0, "")]
     noted = [_LINE.fullmatch(line) for line in lines]
-    return [File(n[1].decode(), int(n[2]), int(n[3]), os.fsdecode(n[4])) if n else File("T", 0, 0, "") for n in noted]
+    return [
+        File(n[1].decode(), int(n[2]), int(n[3]), os.fsdecode(n[4])) if n else File("T", 0, 0, "")
+        for n in noted
+    ]
 
 
 _TYPE = re.compile(r"(?:\w+\.)*\w+(?=$|:| ?\()")
@@ -90,7 +96,11 @@ def failure(error: str) -> ScriptFailure:
 
 def process_fields(file: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
     """Return the fields of a `Process` from a file."""
-    same = {each.name: getattr(file, each.name) for each in fields(Process) if each.name not in ("failure", "gpu")}
+    same = {
+        each.name: getattr(file, each.name)
+        for each in fields(Process)
+        if each.name not in ("failure", "gpu")
+    }
     failed = None if file.error is None else failure(file.error)
     return same | {"failure": failed, "gpu": ShownGpu(**dict(file.gpu))}
 
@@ -108,11 +118,22 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
     marks = [Mark(mark.kind, mark.allocations) for mark in raw.marks]
     tagged, names = _resolve_tags(history, raw.tags)
     allocations = [
-        Allocation(size, stream, tagged.get(number) or _by_phase(number, freed_at.get(number), marks))
+        Allocation(
+            size, stream, tagged.get(number) or _by_phase(number, freed_at.get(number), marks)
+        )
         for number, (size, stream) in enumerate(requests)
     ]
     sites, callers, made_at = _sites(raw.sites, len(requests), names)
-    same = ("recorded", "between_resets", "place", "lived", "peers", "changed", "arch_list", "host_bytes")
+    same = (
+        "recorded",
+        "between_resets",
+        "place",
+        "lived",
+        "peers",
+        "changed",
+        "arch_list",
+        "host_bytes",
+    )
     return Trace(
         **process_fields(raw),
         **{name: getattr(raw, name) for name in same},
@@ -141,16 +162,20 @@ def _seen(raw: Any) -> Seen | None:
 def _counts(raw: Any) -> StepCounts | None:
     if raw is None or not raw.launches:
         return None
-    rows = [CountedRow(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows]
+    rows = [
+        CountedRow(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows
+    ]
     return StepCounts(raw.launches, raw.backwards, rows)
 
 
-def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int], list[int]]:
+def _number(
+    history: list[_Entry],
+) -> tuple[list[tuple[int, int]], list[Event], dict[int, int], list[int]]:
     """Give each allocation its number, in place of an address that is used again and again.
 
-    Returns the requests (size, stream), the events on them, for each freed allocation how many had been made by then,
-    and for each row how many events come before it. The device of a dry run has no limit, so segments are only given
-    back when the job says empty_cache().
+    Returns the requests (size, stream), the events on them, for each freed allocation how many had
+    been made by then, and for each row how many events come before it. The device of a dry run has
+    no limit, so segments are only given back when the job says empty_cache().
     """
     requests: list[tuple[int, int]] = []
     events: list[Event] = []
@@ -178,7 +203,9 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
             requests.append((size, streams.setdefault(stream, len(streams))))
         elif action in ("moved_from", "moved_to"):
             _move(action, address, live, moving)
-        elif address in live and action == "free_requested" and live[address] not in freed_at:  # once for each
+        elif (
+            address in live and action == "free_requested" and live[address] not in freed_at
+        ):  # once for each
             freed_at[live[address]] = len(requests)
             events.append(Event(Op.FREE_REQUESTED, live[address]))
         elif address in live and action == "free_completed":
@@ -188,7 +215,9 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
 
 
 def _repeats(history: list[_Entry], begun: Sequence[int]) -> list[Repeat]:
-    """Return where steps are left out; no event is in two of them, however many rows a file says."""
+    """Return where steps are left out; no event is in two of them, however many rows a file
+    says.
+    """
     repeats: list[Repeat] = []
     for row, (action, times, rows, _) in enumerate(history):
         if action == "left_out" and times > 0:
@@ -198,17 +227,23 @@ def _repeats(history: list[_Entry], begun: Sequence[int]) -> list[Repeat]:
 
 
 def _move(action: str, address: int, live: dict[int, int], moving: deque[int]) -> None:
-    """Take an allocation from its old address, or put the first of those that were taken to its new one."""
+    """Take an allocation from its old address, or put the first of those that were taken to its new
+    one.
+    """
     if action == "moved_from":
         moving.append(live.pop(address))
     else:
         live[address] = moving.popleft()
 
 
-def _resolve_tags(history: list[_Entry], tags: Sequence[Any]) -> tuple[dict[int, Category], dict[int, str]]:
-    """Turn "these addresses held PARAM after n allocations" into categories, and names, of allocation numbers.
+def _resolve_tags(
+    history: list[_Entry], tags: Sequence[Any]
+) -> tuple[dict[int, Category], dict[int, str]]:
+    """Turn "these addresses held PARAM after n allocations" into categories, and names, of
+    allocation numbers.
 
-    The first tag of an allocation stands: a gradient that becomes optimizer state was allocated as a gradient.
+    The first tag of an allocation stands: a gradient that becomes optimizer state was allocated as
+    a gradient.
     """
     categories: dict[int, Category] = {}
     names: dict[int, str] = {}
@@ -237,7 +272,9 @@ def _resolve_tags(history: list[_Entry], tags: Sequence[Any]) -> tuple[dict[int,
     return categories, names
 
 
-def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Origin], list[int], list[int]]:
+def _sites(
+    raw: Any, count: int, names: dict[int, str]
+) -> tuple[list[Origin], list[int], list[int]]:
     """Return the sites, their callers, and the number of that of each of `count` allocations.
 
     Allocations in `names` have these modules.
@@ -249,11 +286,15 @@ def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Origin], l
     callers = raw.called_from or [0] * len(sites)
     if len(made_at) != count or max(made_at) >= len(sites):
         raise ValueError("it has other sites than allocations")
-    if len(callers) != len(sites) or any(caller >= max(number, 1) for number, caller in enumerate(callers)):
+    if len(callers) != len(sites) or any(
+        caller >= max(number, 1) for number, caller in enumerate(callers)
+    ):
         raise ValueError("its sites are called from other ones than those before them")
     renamed: dict[tuple[int, str], int] = {}
     for allocation, name in names.items():
-        made_at[allocation] = renamed.setdefault((made_at[allocation], name), len(sites) + len(renamed))
+        made_at[allocation] = renamed.setdefault(
+            (made_at[allocation], name), len(sites) + len(renamed)
+        )
     sites += [sites[number]._replace(module=name) for number, name in renamed]
     return sites, callers + [callers[number] for number, _ in renamed], made_at
 
@@ -261,8 +302,9 @@ def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Origin], l
 def _by_phase(number: int, freed_at: int | None, marks: list[Mark]) -> Category:
     """Say what an allocation without a tag is, from when it was made and freed.
 
-    In the words of torch's mem_tracker: made in the forward pass and alive when the backward pass begins, an
-    activation; never freed, something that the libraries or the job keep (OTH); the rest is temporary.
+    In the words of torch's mem_tracker: made in the forward pass and alive when the backward pass
+    begins, an activation; never freed, something that the libraries or the job keep (OTH); the rest
+    is temporary.
     """
     if freed_at is None:
         return Category.OTH

@@ -1,7 +1,8 @@
 """What may stand in the file of a trace, or of a profile? Whatever else does makes it none.
 
-The meaning of the names is told in `trace` and in `profile.recording`, for whom these are checked: that numbers are
-numbers and in a range that memory has, and that text has nothing in it that a terminal obeys.
+The meaning of the names is told in `trace` and in `profile.recording`, for whom these are checked:
+that numbers are numbers and in a range that memory has, and that text has nothing in it that a
+terminal obeys.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,7 +16,9 @@ _MOST = 1 << 50
 """A pebibyte; also more steps, lines and ranks than there are."""
 
 Text = Annotated[
-    str, Field(max_length=100_000), BeforeValidator(lambda value: plain(value) if isinstance(value, str) else value)
+    str,
+    Field(max_length=100_000),
+    BeforeValidator(lambda value: plain(value) if isinstance(value, str) else value),
 ]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Large = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -148,7 +151,10 @@ class TraceFile(_ProcessForm):
 
 _Tensor = tuple[Address, list[Count], Text]
 _Memory = tuple[Literal["m"], Row, Address, Size]
-_Operator = tuple[Literal["o"], Row, Text, list[_Tensor]] | tuple[Literal["o"], Row, Text, list[_Tensor], list[Count]]
+_Operator = (
+    tuple[Literal["o"], Row, Text, list[_Tensor]]
+    | tuple[Literal["o"], Row, Text, list[_Tensor], list[Count]]
+)
 
 
 class _TagOfScopeForm(BaseModel):
@@ -180,4 +186,6 @@ def checked(raw: Any, form: type[_File]) -> _File:
         return form.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise ValueError(plain(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg'][:100]}")) from None
+        raise ValueError(
+            plain(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg'][:100]}")
+        ) from None

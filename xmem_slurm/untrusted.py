@@ -1,7 +1,7 @@
 """How is a file read that a job may have written, and how is its text shown?
 
-With bounds: it may be a FIFO, a link, a gigabyte of zeros in a kilobyte of gzip, or such JSON as nobody writes. What
-may stand in the file of a trace is said by `trace_schema`.
+With bounds: it may be a FIFO, a link, a gigabyte of zeros in a kilobyte of gzip, or such JSON as
+nobody writes. What may stand in the file of a trace is said by `trace_schema`.
 """
 
 import gzip
@@ -18,7 +18,17 @@ MOST_BYTES = 256 * MIB
 """Of one file, unpacked; a trace of torch's largest models has some 5 MiB."""
 MOST_VALUES = 8_000_000
 """Lists and objects in one file: each takes 20 times its text, once it is read."""
-DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError, MemoryError)
+DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 """What reading such a file may raise."""
 
 
@@ -74,4 +84,6 @@ def plain(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text)
+    return "".join(
+        each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text
+    )

@@ -1,1 +1,3 @@
-"""How far are estimates from what real GPUs showed in public repositories? `python -m benchmarks.real_runs`."""
+"""How far are estimates from what real GPUs showed in public repositories? `python -m
+benchmarks.real_runs`.
+"""

@@ -1,4 +1,6 @@
-"""What is said of each row of a source? An estimate, of a job that runs now or ran before, or the reason for none."""
+"""What is said of each row of a source? An estimate, of a job that runs now or ran before, or the
+reason for none.
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +20,9 @@ NO_JOB = "no job answers this figure (benchmarks/real_runs/sources says which ar
 
 @dataclass(frozen=True)
 class Means:
-    """What jobs are run with: checkouts, Pythons by release of torch, where results are kept, how many at once."""
+    """What jobs are run with: checkouts, Pythons by release of torch, where results are kept, how
+    many at once.
+    """
 
     repositories: Path
     pythons: Mapping[str, str]
@@ -27,10 +31,14 @@ class Means:
 
 
 def of_source(rows: Sequence[Row], module: ModuleType | None, means: Means) -> Iterator[Result]:
-    """Yield one result for each row of one source, whose `module` is None where nobody knows to run it."""
+    """Yield one result for each row of one source, whose `module` is None where nobody knows to run
+    it.
+    """
     path = means.out / f"{rows[0].source.replace('/', '+')}.jsonl"
     kept = {key: result for key, result in runs.load(path).items() if result.reason is None}
-    yield from (replace(kept[row.key], ground_bytes=row.ground_bytes) for row in rows if row.key in kept)
+    yield from (
+        replace(kept[row.key], ground_bytes=row.ground_bytes) for row in rows if row.key in kept
+    )
     missing = sorted((row for row in rows if row.key not in kept), key=lambda row: row.commit)
     if module is None:
         yield from (_without(row, "its repository is not known here") for row in missing)
@@ -39,12 +47,18 @@ def of_source(rows: Sequence[Row], module: ModuleType | None, means: Means) -> I
         yield from _of_commit(list(of_commit), commit, module, means, path)
 
 
-def _of_commit(rows: Sequence[Row], commit: str, module: ModuleType, means: Means, path: Path) -> Iterator[Result]:
-    """Run what answers these rows of one commit, and yield the results, which are appended to `path`, too."""
+def _of_commit(
+    rows: Sequence[Row], commit: str, module: ModuleType, means: Means, path: Path
+) -> Iterator[Result]:
+    """Run what answers these rows of one commit, and yield the results, which are appended to
+    `path`, too.
+    """
     with TemporaryDirectory(prefix="real-runs-") as data:
         folder = Path(data)
         try:
-            checkout = checkouts.at(means.repositories, rows[0].source, commit, _made(folder / "checkouts"))
+            checkout = checkouts.at(
+                means.repositories, rows[0].source, commit, _made(folder / "checkouts")
+            )
         except checkouts.CheckoutError as error:
             yield from (_without(row, str(error)) for row in rows)
             return
@@ -53,14 +67,20 @@ def _of_commit(rows: Sequence[Row], commit: str, module: ModuleType, means: Mean
         for _, results in runs.run_missing(found, means.pythons, path, means.jobs):
             for result in results:
                 row = waiting.pop(result.key)
-                yield result if result.reason is None else replace(result, reason=_with_data(row, result.reason))
+                yield (
+                    result
+                    if result.reason is None
+                    else replace(result, reason=_with_data(row, result.reason))
+                )
         yield from (_without(row, refused.get(key, NO_JOB)) for key, row in waiting.items())
 
 
 def _laid_out(
     module: ModuleType, rows: Sequence[Row], checkout: Path, folder: Path
 ) -> tuple[list[Run], Mapping[str, str]]:
-    """Return the jobs for these rows, and by key why there is none for some: one by one where that fails for all."""
+    """Return the jobs for these rows, and by key why there is none for some: one by one where that
+    fails for all.
+    """
     try:
         return list(module.runs(rows, checkout, _made(folder))), {}
     except Exception as error:
@@ -85,7 +105,14 @@ def _made(folder: Path) -> Path:
 
 def _without(row: Row, reason: str) -> Result:
     """Return the result of a row that no job answers."""
-    about = (row.key, row.source, row.metric, row.ground_bytes, time.strftime("%Y-%m-%d", time.gmtime()), "")
+    about = (
+        row.key,
+        row.source,
+        row.metric,
+        row.ground_bytes,
+        time.strftime("%Y-%m-%d", time.gmtime()),
+        "",
+    )
     return Result(*about, __version__, "", 0, _with_data(row, reason))
 
 

@@ -1,4 +1,6 @@
-"""Where is a repository at the commit that a row is of? The checkout itself, or a clone of it beside its neighbours."""
+"""Where is a repository at the commit that a row is of? The checkout itself, or a clone of it
+beside its neighbours.
+"""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +11,8 @@ class CheckoutError(Exception):
 
 
 def at(repositories: Path, source: str, commit: str, folder: Path) -> Path:
-    """Return the checkout of "owner/name" in `repositories`, or a clone at another commit that it has, in `folder`.
+    """Return the checkout of "owner/name" in `repositories`, or a clone at another commit that it
+    has, in `folder`.
 
     What is no git checkout, and a row that names no commit, are taken as they are.
 
@@ -25,7 +28,9 @@ def at(repositories: Path, source: str, commit: str, folder: Path) -> Path:
     clone = folder / checkout.name
     cloned = ["clone", "-q", "--shared", "--no-checkout", str(checkout), str(clone)]
     if None in (_git(checkout, *cloned), _git(clone, "checkout", "-q", commit)):
-        raise CheckoutError(f"{checkout} is at {head[:10]} and cannot be had at {commit[:10]}, of which the row is")
+        raise CheckoutError(
+            f"{checkout} is at {head[:10]} and cannot be had at {commit[:10]}, of which the row is"
+        )
     for neighbour in repositories.absolute().iterdir():
         if neighbour.name != checkout.name:
             (folder / neighbour.name).symlink_to(neighbour)

@@ -1,7 +1,8 @@
 """Where do the allocator history that a real GPU left and the one of a dry run first part?
 
-The real one is torch's own memory snapshot (torch.cuda.memory._dump_snapshot), which often begins in the middle of a
-run. So what counts at each allocation is its size and how much more lives than when the snapshot began.
+The real one is torch's own memory snapshot (torch.cuda.memory._dump_snapshot), which often begins
+in the middle of a run. So what counts at each allocation is its size and how much more lives than
+when the snapshot began.
 """
 
 import pickle
@@ -20,7 +21,9 @@ _INSIDE_TORCH = "site-packages/torch/"
 
 
 class _PlainData(pickle.Unpickler):
-    """Reads what consists of dictionaries, lists, words and numbers: a snapshot needs no class, and runs no code."""
+    """Reads what consists of dictionaries, lists, words and numbers: a snapshot needs no class, and
+    runs no code.
+    """
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"a memory snapshot has no {module_name}.{global_name}")
@@ -38,12 +41,16 @@ def read(snapshot: Path) -> list[Mapping[str, Any]]:
 
 
 def parting(snapshot: Path, _row: Row, estimate: Estimate) -> str:
-    """Say where the real history and that of the rank that needs the most first part, and in which operator."""
+    """Say where the real history and that of the rank that needs the most first part, and in which
+    operator.
+    """
     return first_parting(read(snapshot), estimate.largest.trace)
 
 
 def first_parting(events: Sequence[Mapping[str, Any]], dry: Trace) -> str:
-    """Compare a real history with that part of a dry run which goes along with it the longest, the later one of two."""
+    """Compare a real history with that part of a dry run which goes along with it the longest, the
+    later one of two.
+    """
     made = [event for event in events if event["action"] == "alloc"]
     real, planned = list(_real_moments(events)), list(moments(dry))
     best, start = 0, 0
@@ -54,7 +61,11 @@ def first_parting(events: Sequence[Mapping[str, Any]], dry: Trace) -> str:
     if best == len(real):
         return f"nowhere in {best} allocations"
     there = f"allocation {best} of {len(real)}: {real[best]} in {_where(made[best])}"
-    folded = " (a trace that leaves steps out)" if dry.seen is not None and dry.seen.whole_until is not None else ""
+    folded = (
+        " (a trace that leaves steps out)"
+        if dry.seen is not None and dry.seen.whole_until is not None
+        else ""
+    )
     if start + best >= len(planned):
         return f"{there}; the dry run ends before it{folded}"
     site = dry.site_of(start + best)
@@ -64,7 +75,11 @@ def first_parting(events: Sequence[Mapping[str, Any]], dry: Trace) -> str:
 
 def _alike(real: Sequence[Moment], planned: Sequence[Moment], begin: int) -> int:
     count = 0
-    while count < len(real) and begin + count < len(planned) and _since(planned, begin, count) == real[count]:
+    while (
+        count < len(real)
+        and begin + count < len(planned)
+        and _since(planned, begin, count) == real[count]
+    ):
         count += 1
     return count
 
@@ -87,11 +102,16 @@ def _real_moments(events: Sequence[Mapping[str, Any]]) -> Iterator[Moment]:
 
 
 def _where(event: Mapping[str, Any]) -> str:
-    """Say which operator allocated, for which line of Python outside of torch; the frames begin with the innermost."""
+    """Say which operator allocated, for which line of Python outside of torch; the frames begin
+    with the innermost.
+    """
     operators = [found for frame in event["frames"] if (found := _OPERATOR.search(frame["name"]))]
     lines = [
         f"{Path(frame['filename']).name}:{frame['line']}"
         for frame in event["frames"]
         if frame["filename"].endswith(".py") and _INSIDE_TORCH not in frame["filename"]
     ]
-    return " for ".join([*(found[1] or found[2] for found in operators[:1]), *lines[:1]]) or "an unknown place"
+    return (
+        " for ".join([*(found[1] or found[2] for found in operators[:1]), *lines[:1]])
+        or "an unknown place"
+    )

@@ -1,4 +1,5 @@
-"""What does docs/real-runs.md say? What `python -m benchmarks.real_runs` measured last, from its results alone.
+"""What does docs/real-runs.md say? What `python -m benchmarks.real_runs` measured last, from its
+results alone.
 
 python -m benchmarks.real_runs.page [--data benchmarks/data/real_runs] [--out docs/real-runs.md]
 """
@@ -50,7 +51,9 @@ def page(found: Sequence[Result]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write docs/real-runs.md from the results of real runs")
+    parser = argparse.ArgumentParser(
+        description="Write docs/real-runs.md from the results of real runs"
+    )
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=PAGE)
     arguments = parser.parse_args()

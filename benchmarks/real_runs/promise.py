@@ -1,7 +1,9 @@
-"""Did the margins hold on these runs, as they are stated? Below ground how often, and how much too much is asked for.
+"""Did the margins hold on these runs, as they are stated? Below ground how often, and how much too
+much is asked for.
 
-Of the estimate itself, with the margin that the product takes for what was unseen (xmem_slurm/sizing/margins.py), a
-share of it. A margin from measured runs states a probability, a prior none.
+Of the estimate itself, with the margin that the product takes for what was unseen
+(xmem_slurm/sizing/margins.py), a share of it. A margin from measured runs states a probability, a
+prior none.
 """
 
 import math
@@ -14,7 +16,14 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import margin_of
 from xmem_slurm.sizing.margins import Margin
 
-HEADINGS = ("source, margin", "rows", "below ground", "share %", "95 % interval", "stated at most %")
+HEADINGS = (
+    "source, margin",
+    "rows",
+    "below ground",
+    "share %",
+    "95 % interval",
+    "stated at most %",
+)
 HEADINGS += ("median excess %",)
 _NORMAL = 1.959964
 """The quantile of the normal distribution that leaves out 2.5 % at each end."""
@@ -26,14 +35,19 @@ def margin(result: Result) -> Margin:
 
 
 def table(results: Iterable[Result]) -> list[list[str]]:
-    """Return the lines of the table of `HEADINGS`: one for each source and kind of margin, and for all."""
+    """Return the lines of the table of `HEADINGS`: one for each source and kind of margin, and for
+    all.
+    """
     groups: dict[str, list[Result]] = {}
     for result in results:
         if result.reason is None:
             stated = "measured" if margin(result).probability is not None else "prior"
             for name in (f"all, {stated}", f"{result.source}, {stated}"):
                 groups.setdefault(name, []).append(result)
-    return [_cells(name, groups[name]) for name in sorted(groups, key=lambda name: (name.startswith("all, "), name))]
+    return [
+        _cells(name, groups[name])
+        for name in sorted(groups, key=lambda name: (name.startswith("all, "), name))
+    ]
 
 
 def _cells(name: str, results: Sequence[Result]) -> list[str]:
@@ -57,7 +71,9 @@ def _cells(name: str, results: Sequence[Result]) -> list[str]:
 
 
 def interval(found: int, of: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share (JASA 22, 1927), of rows as if they erred one by one."""
+    """Return Wilson's 95 % interval of a share (JASA 22, 1927), of rows as if they erred one by
+    one.
+    """
     share, square = found / of, _NORMAL**2
     middle = (share + square / (2 * of)) / (1 + square / of)
     half = _NORMAL * math.sqrt(share * (1 - share) / of + square / (4 * of**2)) / (1 + square / of)

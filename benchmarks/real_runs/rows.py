@@ -1,8 +1,10 @@
-"""What does one real figure say: what ran, in which repository, on which GPU, and how much memory that took?
+"""What does one real figure say: what ran, in which repository, on which GPU, and how much memory
+that took?
 
-A CSV with these columns: source, commit, path (of the figure), command_or_config, model, batch, seq_len, precision,
-parallelism, gpu, torch, metric, value_MiB, notes. All but the value are words. A column reproducible_here, where there
-is one, begins with "no" where the row cannot be run by others.
+A CSV with these columns: source, commit, path (of the figure), command_or_config, model, batch,
+seq_len, precision, parallelism, gpu, torch, metric, value_MiB, notes. All but the value are words.
+A column reproducible_here, where there is one, begins with "no" where the row cannot be run by
+others.
 """
 
 import csv
@@ -14,7 +16,17 @@ from pathlib import Path
 
 from xmem_slurm.units import MIB
 
-_NAMED_BY = ("path", "command_or_config", "model", "batch", "seq_len", "parallelism", "gpu", "torch", "metric")
+_NAMED_BY = (
+    "path",
+    "command_or_config",
+    "model",
+    "batch",
+    "seq_len",
+    "parallelism",
+    "gpu",
+    "torch",
+    "metric",
+)
 _ESSENTIAL = ("source", "commit", *_NAMED_BY, "value_MiB")
 
 
@@ -24,10 +36,11 @@ class RowError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `source` is "owner/name" of the repository; `columns` has everything, as the file has it.
+    """One figure. `source` is "owner/name" of the repository; `columns` has everything, as the file
+    has it.
 
-    `key` tells this row from all others of its file. `commit` is the last that its cell names, which is the code's; ""
-    where it names none.
+    `key` tells this row from all others of its file. `commit` is the last that its cell names,
+    which is the code's; "" where it names none.
     """
 
     key: str
@@ -93,4 +106,12 @@ def _row(columns: Mapping[str, str]) -> Row:
         raise ValueError(f"value_MiB {columns['value_MiB']!r} is no size")
     commit = (["", *re.findall(r"\b[0-9a-f]{7,40}\b", columns["commit"])])[-1]
     cells = [source, *(columns[name] for name in _NAMED_BY), commit and f"@{commit[:10]}"]
-    return Row(" | ".join(filter(None, cells)), source, columns["metric"], columns["torch"], commit, ground, columns)
+    return Row(
+        " | ".join(filter(None, cells)),
+        source,
+        columns["metric"],
+        columns["torch"],
+        commit,
+        ground,
+        columns,
+    )

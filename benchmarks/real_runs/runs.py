@@ -1,4 +1,6 @@
-"""What does the product estimate for each real figure? A job for each run, a line of JSON for each row it answers."""
+"""What does the product estimate for each real figure? A job for each run, a line of JSON for each
+row it answers.
+"""
 
 import json
 import os
@@ -26,13 +28,19 @@ from xmem_slurm.slurm.submission import Submission
 
 
 def peak(row: Row, estimate: Estimate) -> int:
-    """Return the peak over the whole job, of the rank that needs the most, in bytes: allocated or reserved."""
+    """Return the peak over the whole job, of the rank that needs the most, in bytes: allocated or
+    reserved.
+    """
     rank = estimate.largest
-    return {"allocated": rank.replay.peak_allocated_bytes, "reserved": rank.peak_reserved_bytes}[_counted(row)]
+    return {"allocated": rank.replay.peak_allocated_bytes, "reserved": rank.peak_reserved_bytes}[
+        _counted(row)
+    ]
 
 
 def peak_between_resets(row: Row, estimate: Estimate, number: int = -1) -> int:
-    """Return the peak up to a reset by the script (reset_peak_memory_stats), -1: since the last one."""
+    """Return the peak up to a reset by the script (reset_peak_memory_stats), -1: since the last
+    one.
+    """
     return estimate.largest.trace.between_resets[number][f"{_counted(row)}_bytes"]
 
 
@@ -49,14 +57,19 @@ def _counted(row: Row) -> str:
 
 
 def gpu_of(row: Row) -> str:
-    """Return what the catalogue calls a row's GPU: that which CUDA calls so, else the largest whose name has its words.
+    """Return what the catalogue calls a row's GPU: that which CUDA calls so, else the largest whose
+    name has its words.
 
     Raises:
         ValueError: it has none of that name.
     """
     said, words = row.columns["gpu"], set(re.findall(r"\w+", row.columns["gpu"].lower()))
     gpus = {name: gpu for name, gpu in load_catalogue().items() if gpu.mig_of is None}
-    like = [name for name, gpu in gpus.items() if words and words <= set(re.findall(r"\w+", gpu.cuda_name.lower()))]
+    like = [
+        name
+        for name, gpu in gpus.items()
+        if words and words <= set(re.findall(r"\w+", gpu.cuda_name.lower()))
+    ]
     if not like:
         raise ValueError(f"site-config/gpus.toml has no GPU that CUDA calls {said!r}")
     return max(like, key=lambda name: (gpus[name].cuda_name == said, gpus[name].total_bytes))
@@ -71,10 +84,11 @@ def no_history(_row: Row, _estimate: Estimate) -> str:
 class Run:
     """A job, and the rows that it answers.
 
-    `script` is a batch script for bash, with the `#SBATCH` lines that it needs; `python` and `torchrun` in it are those
-    of the Python whose torch is nearest to the release `torch`. `folder` is its working directory, `gpu` a name of the
-    catalogue. `answer` and `parting` go to another process: functions of a module, or partials of them. `parting` says
-    where a published allocator history and ours first part, "" where nothing is to be said.
+    `script` is a batch script for bash, with the `#SBATCH` lines that it needs; `python` and
+    `torchrun` in it are those of the Python whose torch is nearest to the release `torch`. `folder`
+    is its working directory, `gpu` a name of the catalogue. `answer` and `parting` go to another
+    process: functions of a module, or partials of them. `parting` says where a published allocator
+    history and ours first part, "" where nothing is to be said.
     """
 
     key: str
@@ -92,7 +106,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The product on one row (sizes in bytes), or the `reason` why it says nothing. A line says all that a page needs.
+    """The product on one row (sizes in bytes), or the `reason` why it says nothing. A line says all
+    that a page needs.
 
     `required_bytes` has what lies outside of torch's allocator, `outside_allocator_bytes`, in it.
     """
@@ -124,7 +139,9 @@ class Result:
 
     @property
     def falls_short(self) -> bool:
-        """Whether less is required than there was: of the allocator, but where nvidia-smi saw the whole process."""
+        """Whether less is required than there was: of the allocator, but where nvidia-smi saw the
+        whole process.
+        """
         outside = 0 if self.metric.startswith("nvidia-smi") else self.outside_allocator_bytes
         return self.required_bytes - outside < self.ground_bytes
 
@@ -138,7 +155,8 @@ def load(path: Path) -> dict[str, Result]:
 def run_missing(
     runs: Iterable[Run], pythons: Mapping[str, str], path: Path, jobs: int
 ) -> Iterator[tuple[Run, list[Result]]]:
-    """Size every run of which a row has no estimate in `path`, append the results to it at once, and yield them.
+    """Size every run of which a row has no estimate in `path`, append the results to it at once,
+    and yield them.
 
     `pythons` are the jobs' Pythons by release of torch (`by_release`).
     """
@@ -159,8 +177,21 @@ def size(run: Run, pythons: Mapping[str, str]) -> list[Result]:
     started, release = time.monotonic(), nearest(run.torch, pythons)
 
     def result(row: Row, **found: object) -> Result:
-        seconds, date = round(time.monotonic() - started, 2), time.strftime("%Y-%m-%d", time.gmtime())
-        about = (row.key, row.source, row.metric, row.ground_bytes, date, release, __version__, run.gpu, seconds)
+        seconds, date = (
+            round(time.monotonic() - started, 2),
+            time.strftime("%Y-%m-%d", time.gmtime()),
+        )
+        about = (
+            row.key,
+            row.source,
+            row.metric,
+            row.ground_bytes,
+            date,
+            release,
+            __version__,
+            run.gpu,
+            seconds,
+        )
         return Result(*about, **found)  # type: ignore[arg-type]
 
     try:
@@ -172,7 +203,9 @@ def size(run: Run, pythons: Mapping[str, str]) -> list[Result]:
         try:
             return result(row, **_found(run, row, estimate))
         except Exception as error:
-            return result(row, reason=f"the dry run does not show what this row is of: {_words(error)}")
+            return result(
+                row, reason=f"the dry run does not show what this row is of: {_words(error)}"
+            )
 
     return [answered(row) for row in run.rows]
 
@@ -214,11 +247,14 @@ def _estimate(run: Run, python: str) -> Estimate:
 
 def by_release(pythons: Sequence[str]) -> dict[str, str]:
     """Return the Pythons by the release of their torch."""
-    return {torch_version(python).partition("+")[0]: str(Path(python).absolute()) for python in pythons}
+    return {
+        torch_version(python).partition("+")[0]: str(Path(python).absolute()) for python in pythons
+    }
 
 
 def nearest(wanted: str, releases: Iterable[str]) -> str:
-    """Return the release that is nearest to the one wanted; of two, the newer. A nightly is like its release.
+    """Return the release that is nearest to the one wanted; of two, the newer. A nightly is like
+    its release.
 
     Where it is not said which is wanted, that is the newest.
     """
@@ -230,6 +266,8 @@ def nearest(wanted: str, releases: Iterable[str]) -> str:
 
     def apart(release: str) -> tuple[object, ...]:
         there, here = numbers(release), numbers(wanted)
-        return *(abs(one - other) for one, other in zip(there, here, strict=True)), [-each for each in there]
+        return *(abs(one - other) for one, other in zip(there, here, strict=True)), [
+            -each for each in there
+        ]
 
     return min(releases, key=apart)

@@ -1,4 +1,6 @@
-"""How good were the estimates of real runs? Per source and metric, and row by row where they are far off."""
+"""How good were the estimates of real runs? Per source and metric, and row by row where they are
+far off.
+"""
 
 import tomllib
 from collections import Counter
@@ -20,7 +22,17 @@ EXACT = 0.0005
 FAR_OFF = 0.01
 NOT_FOUND = "not found"
 
-HEADINGS = ("source, metric", "rows", "no answer", "exact", "median %", "p90 %", "max %", "under", "required below")
+HEADINGS = (
+    "source, metric",
+    "rows",
+    "no answer",
+    "exact",
+    "median %",
+    "p90 %",
+    "max %",
+    "under",
+    "required below",
+)
 HEADINGS += ("high", "medium")
 FAR_HEADINGS = ("row", "real MiB", "estimate MiB", "error %", "confidence", "cause")
 
@@ -35,7 +47,9 @@ def by_metric(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def cells(title: str, results: Sequence[Result]) -> list[str]:
-    """Return one line of the table of `HEADINGS`: errors without their sign, counts of rows elsewhere."""
+    """Return one line of the table of `HEADINGS`: errors without their sign, counts of rows
+    elsewhere.
+    """
     known = [result for result in results if result.reason is None]
     errors = [abs(result.error) for result in known]
     levels = Counter(result.confidence for result in known)
@@ -52,7 +66,9 @@ def cells(title: str, results: Sequence[Result]) -> list[str]:
 
 
 def read_causes(path: Path) -> dict[str, str]:
-    """Read why rows are far off, or have no estimate: by the row's key, or by what the keys of several begin with."""
+    """Read why rows are far off, or have no estimate: by the row's key, or by what the keys of
+    several begin with.
+    """
     return dict(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
@@ -65,7 +81,8 @@ def cause_of(key: str, causes: Mapping[str, str]) -> str:
 def far_off(results: Iterable[Result], causes: Mapping[str, str]) -> list[list[str]]:
     """Return the lines of the table of `FAR_HEADINGS`, the furthest off first.
 
-    Rows of one command that are off by one cause stand in one line, with the range of their figures.
+    Rows of one command that are off by one cause stand in one line, with the range of their
+    figures.
     """
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in sorted(results, key=lambda result: -abs(result.error)):
@@ -88,11 +105,14 @@ def far_off(results: Iterable[Result], causes: Mapping[str, str]) -> list[list[s
 
 def _range(form: str, figures: Sequence[float]) -> str:
     """Return the least and the most of some figures; of equal ones, that."""
-    return " to ".join(dict.fromkeys(format(figure, form) for figure in (min(figures), max(figures))))
+    return " to ".join(
+        dict.fromkeys(format(figure, form) for figure in (min(figures), max(figures)))
+    )
 
 
 def without_estimate(results: Iterable[Result], causes: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason why rows of a source have no estimate: the first of them, and how many more.
+    """Return a line for each reason why rows of a source have no estimate: the first of them, and
+    how many more.
 
     A cause that was found stands behind the reason.
     """
@@ -117,7 +137,9 @@ def lines(results: Sequence[Result], causes: Mapping[str, str], table: Table) ->
     far = far_off(results, causes)
     if far:
         said += ["", "More than 1 % off:", "", *table(FAR_HEADINGS, far)]
-    partings = dict.fromkeys((_history(result), result.parting) for result in results if result.parting)
+    partings = dict.fromkeys(
+        (_history(result), result.parting) for result in results if result.parting
+    )
     if partings:
         said += ["", "Where the published history and the dry run's first part:", ""]
         said += [f"- {history}: {parting}" for history, parting in partings]
@@ -133,4 +155,7 @@ def _history(result: Result) -> str:
 def points(results: Iterable[Result]) -> list[Point]:
     """Return what the plot shows: the error of each row over its figure, by source."""
     known = [result for result in results if result.reason is None]
-    return [Point(each.ground_bytes, each.error, each.source.rpartition("/")[2], each.key) for each in known]
+    return [
+        Point(each.ground_bytes, each.error, each.source.rpartition("/")[2], each.key)
+        for each in known
+    ]

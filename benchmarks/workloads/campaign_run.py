@@ -3,9 +3,10 @@
     python campaign_run.py --config JSON                       as a job would run it; this is what gets dry-run
     python campaign_run.py --config JSON --measure OUT.json.gz [--cap BYTES]          on a GPU, measured
 
-With --measure it writes one object: the run's measurements ("run"), and the allocator's own history in the form of the
-product's traces ("trace", see xmem_slurm/trace.py) with the innermost Python frame of every allocation ("frames").
---cap is a limit for torch's allocator. Python 3.9, torch, torchvision and transformers; nothing of the product.
+With --measure it writes one object: the run's measurements ("run"), and the allocator's own history
+in the form of the product's traces ("trace", see xmem_slurm/trace.py) with the innermost Python
+frame of every allocation ("frames"). --cap is a limit for torch's allocator. Python 3.9, torch,
+torchvision and transformers; nothing of the product.
 """
 
 from __future__ import annotations
@@ -52,12 +53,17 @@ def make_optimizer(config: dict, model: torch.nn.Module) -> torch.optim.Optimize
 
 
 def loss_of(config: dict, model: torch.nn.Module, tokens: int | None) -> torch.Tensor:
-    """Make a batch on the host, copy it, and return the loss; `tokens` is the vocabulary of a language model."""
+    """Make a batch on the host, copy it, and return the loss; `tokens` is the vocabulary of a
+    language model.
+    """
     batch, size = config["batch"], config["size"]
     if tokens is not None:
         text = torch.randint(0, tokens, (batch, size)).to("cuda")
         return model(input_ids=text, labels=text).loss
-    images, labels = torch.randn(batch, 3, size, size).to("cuda"), torch.randint(0, 1000, (batch,)).to("cuda")
+    images, labels = (
+        torch.randn(batch, 3, size, size).to("cuda"),
+        torch.randint(0, 1000, (batch,)).to("cuda"),
+    )
     if config["channels_last"]:
         images = images.to(memory_format=torch.channels_last)
     return torch.nn.functional.cross_entropy(model(images), labels)
@@ -67,7 +73,9 @@ def run(config: dict, after_step: measuring.AfterStep) -> None:
     """Do the steps of one configuration; `after_step` is called when each is over."""
     precision = PRECISIONS.get(config["precision"])
     model = make_model(config)
-    tokens = None if is_image_model(config["model"]) else vocabulary(getattr(model, "module", model))
+    tokens = (
+        None if is_image_model(config["model"]) else vocabulary(getattr(model, "module", model))
+    )
     optimizer = make_optimizer(config, model) if config["training"] else None
     scaler = torch.amp.GradScaler("cuda", enabled=config["precision"] == "fp16")
     for _ in range(config["steps"]):
@@ -90,7 +98,9 @@ def process_group(wanted: bool):
         yield
         return
     with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "nccl", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
         yield
         torch.distributed.destroy_process_group()
 

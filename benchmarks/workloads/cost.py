@@ -1,8 +1,11 @@
-"""One job of `benchmarks.dryrun_cost`: a model of a usual shape, trained as users train it; says when it came how far.
+"""One job of `benchmarks.dryrun_cost`: a model of a usual shape, trained as users train it; says
+when it came how far.
 
-    cost.py gpt2 | resnet50 | llama [--layers 32 --hidden 4096 --heads 32 --inner 14336] | pretrained FOLDER
+    cost.py gpt2 | resnet50 | llama [--layers 32 --hidden 4096 --heads 32 --inner 14336] |
+    pretrained FOLDER
 
-Lines "at PHASE SECONDS" on stdout, by time.monotonic(). With --device cpu a few real steps run under torch.profiler.
+Lines "at PHASE SECONDS" on stdout, by time.monotonic(). With --device cpu a few real steps run
+under torch.profiler.
 """
 
 import argparse
@@ -46,7 +49,9 @@ def main() -> None:
         model.to(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     at("built")
-    profiler = torch.profiler.profile(profile_memory=True) if kind == "cpu" else contextlib.nullcontext()
+    profiler = (
+        torch.profiler.profile(profile_memory=True) if kind == "cpu" else contextlib.nullcontext()
+    )
     with profiler:
         for number in range(CPU_STEPS if kind == "cpu" else 1000):
             with torch.autocast(kind, dtype=torch.bfloat16, enabled=not sharded):
@@ -65,7 +70,11 @@ def _model(given: argparse.Namespace) -> torch.nn.Module:
         return transformers.AutoModelForCausalLM.from_pretrained(given.folder).to(given.device)
     if given.model == "gpt2":
         return transformers.GPT2LMHeadModel(transformers.GPT2Config())
-    shape = {"hidden_size": given.hidden, "intermediate_size": given.inner, "num_attention_heads": given.heads}
+    shape = {
+        "hidden_size": given.hidden,
+        "intermediate_size": given.inner,
+        "num_attention_heads": given.heads,
+    }
     shape |= {"num_hidden_layers": given.layers, "num_key_value_heads": 8, "vocab_size": 128256}
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
@@ -87,7 +96,9 @@ def _shard(model: torch.nn.Module) -> None:
 def _loss(model: torch.nn.Module, given: argparse.Namespace) -> torch.Tensor:
     if given.model == "resnet50":
         images = torch.randn(64, 3, 224, 224, device=given.device)
-        return torch.nn.functional.cross_entropy(model(images), torch.zeros(64, dtype=torch.long, device=given.device))
+        return torch.nn.functional.cross_entropy(
+            model(images), torch.zeros(64, dtype=torch.long, device=given.device)
+        )
     rows, columns = (2, 4096) if given.model == "llama" else (8, 1024)
     tokens = torch.randint(0, model.config.vocab_size, (rows, columns), device=given.device)
     return model(tokens, labels=tokens).loss

@@ -1,4 +1,6 @@
-"""A small Llama, from its configuration, trained by transformers' Trainer, its arguments from the command line."""
+"""A small Llama, from its configuration, trained by transformers' Trainer, its arguments from the
+command line.
+"""
 
 import torch
 from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments

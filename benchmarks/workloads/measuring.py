@@ -1,6 +1,8 @@
-"""What does one process really take of its GPU? Torch's peaks and history, and what the device and NVML say.
+"""What does one process really take of its GPU? Torch's peaks and history, and what the device and
+NVML say.
 
-For Python 3.9, with torch only and what `xmem-slurm site calibrate` measures with. All sizes are bytes.
+For Python 3.9, with torch only and what `xmem-slurm site calibrate` measures with. All sizes are
+bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ SCHEMA_VERSION = 1
 
 
 class Measurement:
-    """Begun before the first allocation, finished after the last step. `cap` limits torch's allocator."""
+    """Begun before the first allocation, finished after the last step. `cap` limits torch's
+    allocator.
+    """
 
     def __init__(self, cap: int | None = None) -> None:
         torch.cuda.init()
@@ -35,7 +39,8 @@ class Measurement:
         self._process_before = process_bytes()
         if cap is not None:
             torch.cuda.set_per_process_memory_fraction(min(1.0, cap / torch.cuda.mem_get_info()[1]))
-        torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, context="alloc", stacks="python")  # noqa: SLF001 - no public way
+        record = torch.cuda.memory._record_memory_history  # noqa: SLF001 - no public way
+        record(max_entries=sys.maxsize, context="alloc", stacks="python")
         self._steps: list[list[int]] = []
 
     def after_step(self) -> None:
@@ -75,7 +80,12 @@ def _versions() -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    names = ("PYTORCH_CUDA_ALLOC_CONF", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+    names = (
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "CUDA_MODULE_LOADING",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "NVIDIA_TF32_OVERRIDE",
+    )
     return {
         **{name: os.environ.get(name, "") for name in names},
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
@@ -99,7 +109,9 @@ def _trace(history: list[dict[str, Any]], stats: dict[str, int]) -> dict[str, An
         "cuda_version": torch.version.cuda,
         "allocator_settings": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
         "gpu": gpu(),
-        "events": {column: [event.get(key, 0) for event in history] for column, key in columns.items()},
+        "events": {
+            column: [event.get(key, 0) for event in history] for column, key in columns.items()
+        },
         "marks": [],
         "tags": [],
         "recorded": {name: stats[f"{name}.all.peak"] for name in names},
@@ -108,7 +120,8 @@ def _trace(history: list[dict[str, Any]], stats: dict[str, int]) -> dict[str, An
 
 
 def _frames(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the innermost Python frame of every allocation: `names`, and for each allocation the number of its name.
+    """Return the innermost Python frame of every allocation: `names`, and for each allocation the
+    number of its name.
 
     What the backward pass allocates has none, or that of the call to backward().
     """

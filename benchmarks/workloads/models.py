@@ -1,8 +1,9 @@
 """Which model does a name mean, and how is it built with random weights and without a hub?
 
-Imported by the workload scripts, which run in a job's Python (3.9 or newer) with torch, torchvision and transformers.
-Image models go by torchvision's names, however they are written (ResNet101, regnet_x_400mf), transformers by their hub
-ids. The paper's 25 models (xMem, arXiv 2510.21048, Table 1) are among them.
+Imported by the workload scripts, which run in a job's Python (3.9 or newer) with torch, torchvision
+and transformers. Image models go by torchvision's names, however they are written (ResNet101,
+regnet_x_400mf), transformers by their hub ids. The paper's 25 models (xMem, arXiv 2510.21048, Table
+1) are among them.
 """
 
 import re
@@ -31,7 +32,12 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "EleutherAI/gpt-neo-125M": (
         "GPTNeoConfig",
-        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]},
+        {
+            "hidden_size": 768,
+            "num_layers": 12,
+            "num_heads": 12,
+            "attention_types": [[["global", "local"], 6]],
+        },
     ),
     "cerebras/Cerebras-GPT-111M": (
         "GPT2Config",
@@ -49,11 +55,23 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "google-t5/t5-small": (
         "T5Config",
-        {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0},
+        {
+            "d_model": 512,
+            "d_ff": 2048,
+            "num_layers": 6,
+            "num_heads": 8,
+            "decoder_start_token_id": 0,
+        },
     ),
     "google-t5/t5-base": (
         "T5Config",
-        {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "decoder_start_token_id": 0},
+        {
+            "d_model": 768,
+            "d_ff": 3072,
+            "num_layers": 12,
+            "num_heads": 12,
+            "decoder_start_token_id": 0,
+        },
     ),
     "EleutherAI/pythia-160m": (
         "GPTNeoXConfig",
@@ -145,11 +163,14 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-"""Hub id -> configuration class of transformers and what differs from its defaults (each model's own config.json)."""
+"""Hub id -> configuration class of transformers and what differs from its defaults (each model's
+own config.json)."""
 
 
 class RecurrentLanguageModel(torch.nn.Module):
-    """The LSTM of pytorch/examples' word_language_model with its defaults and WikiText-2's vocabulary."""
+    """The LSTM of pytorch/examples' word_language_model with its defaults and WikiText-2's
+    vocabulary.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,16 +180,21 @@ class RecurrentLanguageModel(torch.nn.Module):
         self.decoder = torch.nn.Linear(200, self.config.vocab_size)
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> SimpleNamespace:
-        """Return an object with the loss, as transformers' models do; both are of batch x tokens."""
+        """Return an object with the loss, as transformers' models do; both are of batch x
+        tokens.
+        """
         logits = self.decoder(self.layers(self.encoder(input_ids))[0])
-        return SimpleNamespace(loss=torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+        return SimpleNamespace(
+            loss=torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        )
 
 
 _SPELLINGS = {"mobenetv3small": "mobilenetv3small", "mobenetv3large": "mobilenetv3large"}
 """xMem's names of the two MobileNetV3 models (`perf_estimator/models.py` of its repository)."""
 
 _CIFAR_CLASSES = 10
-"""What xMem's own three image models end in; it leaves the 1000 of ImageNet to all others, on the same images."""
+"""What xMem's own three image models end in; it leaves the 1000 of ImageNet to all others, on the
+same images."""
 
 
 class UnknownModelError(Exception):
@@ -183,7 +209,8 @@ def is_image_model(name: str) -> bool:
 def build(name: str, as_xmem: bool = False) -> torch.nn.Module:
     """Return the model `name` with random weights, on the CPU.
 
-    With `as_xmem` the image models that xMem builds with 10 classes have 10 classes; else all have 1000.
+    With `as_xmem` the image models that xMem builds with 10 classes have 10 classes; else all have
+    1000.
 
     Raises:
         UnknownModelError: neither torchvision nor the table of transformers has it.
@@ -197,7 +224,11 @@ def _image_model(name: str, as_xmem: bool) -> torch.nn.Module:
     from torchvision import models  # noqa: PLC0415 - a job that trains transformers need not have it
 
     folded = _folded(name)
-    classes = {"num_classes": _CIFAR_CLASSES} if as_xmem and (folded in _SPELLINGS or folded == "mnasnet") else {}
+    classes = (
+        {"num_classes": _CIFAR_CLASSES}
+        if as_xmem and (folded in _SPELLINGS or folded == "mnasnet")
+        else {}
+    )
     if folded == "mnasnet":
         return models.MNASNet(alpha=1.0, **classes)
     builder = _image_builder(name)
@@ -209,7 +240,8 @@ def _image_builder(name: str) -> "str | None":
     import torchvision.models  # noqa: PLC0415
 
     wanted = _SPELLINGS.get(_folded(name), _folded(name))
-    # torch.fx and detection models have modules of their own; these are the classifiers of the package itself.
+    # torch.fx and detection models have modules of their own; these are the classifiers of the
+    # package itself.
     names = torchvision.models.list_models(module=torchvision.models)
     return next((each for each in names if _folded(each) == wanted), None)
 
@@ -220,10 +252,14 @@ def _transformer(name: str) -> torch.nn.Module:
     known = {hub_id.rpartition("/")[2].lower(): entry for hub_id, entry in TRANSFORMERS.items()}
     entry = known.get(name.rpartition("/")[2].lower())
     if entry is None:
-        raise UnknownModelError(f"{name}: no model of torchvision and none of {', '.join(TRANSFORMERS)}")
+        raise UnknownModelError(
+            f"{name}: no model of torchvision and none of {', '.join(TRANSFORMERS)}"
+        )
     configuration = getattr(transformers, entry[0], None)
     if configuration is None:
-        raise UnknownModelError(f"{name}: transformers {transformers.__version__} has no {entry[0]}")
+        raise UnknownModelError(
+            f"{name}: transformers {transformers.__version__} has no {entry[0]}"
+        )
     is_t5 = entry[0] == "T5Config"
     family = transformers.AutoModelForSeq2SeqLM if is_t5 else transformers.AutoModelForCausalLM
     return family.from_config(configuration(**entry[1]))

@@ -2,9 +2,10 @@
 
     python published.py --model VGG16 --optimizer Adam --batch-size 543 --zero-grad-mode null
 
-Source: `perf_estimator/trainer/train_loop.py` and `perf_estimator/models.py` of Stone-ResearchLife/xMem (MIT); what
-matters to memory is the order of its statements and which names stay bound from one step to the next. Needs torch 2.6,
-torchvision 0.21 and transformers 4.51 for the numbers of the paper; random inputs stand for CIFAR-10 and wikitext.
+Source: `perf_estimator/trainer/train_loop.py` and `perf_estimator/models.py` of
+Stone-ResearchLife/xMem (MIT); what matters to memory is the order of its statements and which names
+stay bound from one step to the next. Needs torch 2.6, torchvision 0.21 and transformers 4.51 for
+the numbers of the paper; random inputs stand for CIFAR-10 and wikitext.
 """
 
 import argparse
@@ -21,19 +22,27 @@ IMAGE_SIZE = 86
 IMAGE_STEPS = 3
 """The loop counts from 0 to its limit of 2, both included."""
 TOKENS = 128
-"""Sequences are padded to the longest of their batch, at most 128; a batch of 15 or more always has one of 128."""
+"""Sequences are padded to the longest of their batch, at most 128; a batch of 15 or more always has
+one of 128."""
 TEXT_STEPS = 4
 
 
-def train_images(model: torch.nn.Module, optimizer_class: type, batch_size: int, zero_grad_mode: int) -> None:
-    """Three steps on batches of `batch_size` x 3 x 86 x 86. The optimizer is made after the model has moved."""
+def train_images(
+    model: torch.nn.Module, optimizer_class: type, batch_size: int, zero_grad_mode: int
+) -> None:
+    """Three steps on batches of `batch_size` x 3 x 86 x 86. The optimizer is made after the model
+    has moved.
+    """
     device = torch.device("cuda")
     model.to(device)
     model.train()
     optimizer = optimizer_class(model.parameters(), lr=1e-3)
     criterion = torch.nn.CrossEntropyLoss()
     for _ in range(IMAGE_STEPS):
-        inputs, labels = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE), torch.randint(0, 10, (batch_size,))
+        inputs, labels = (
+            torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE),
+            torch.randint(0, 10, (batch_size,)),
+        )
         if zero_grad_mode == 0:
             optimizer.zero_grad()
         inputs, labels = inputs.to(device), labels.to(device)
@@ -48,15 +57,23 @@ def train_images(model: torch.nn.Module, optimizer_class: type, batch_size: int,
             optimizer.zero_grad()
 
 
-def train_text(model: torch.nn.Module, optimizer_class: type, batch_size: int, zero_grad_mode: int) -> None:
-    """Four steps on batches of `batch_size` x 128 tokens. The optimizer is made before the model moves."""
+def train_text(
+    model: torch.nn.Module, optimizer_class: type, batch_size: int, zero_grad_mode: int
+) -> None:
+    """Four steps on batches of `batch_size` x 128 tokens. The optimizer is made before the model
+    moves.
+    """
     device = torch.device("cuda")
     optimizer = optimizer_class(model.parameters(), lr=1e-3)
     model.to(device)
     model.train()
     for _ in range(TEXT_STEPS):
         tokens = torch.randint(0, vocabulary(model), (batch_size, TOKENS))
-        batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
+        batch = {
+            "input_ids": tokens,
+            "attention_mask": torch.ones_like(tokens),
+            "labels": tokens.clone(),
+        }
         if zero_grad_mode == 0:
             optimizer.zero_grad()
         batch = {name: tensor.to(device) for name, tensor in batch.items()}

@@ -1,12 +1,16 @@
-"""What would other tools say of the published runs? A job's Python (torch 2.4 or newer) asks them, and runs no kernel.
+"""What would other tools say of the published runs? A job's Python (torch 2.4 or newer) asks them,
+and runs no kernel.
 
-    python rivals.py < RUNS      a JSON object a line: {key, model, optimizer, batch_size, zero_grad_mode}
+    python rivals.py < RUNS      a JSON object a line: {key, model, optimizer, batch_size,
+                                 zero_grad_mode}
 
-memtracker  torch.distributed._tools.mem_tracker.MemTracker around the whole training loop, on fake tensors
-accelerate  what `accelerate estimate-memory` says of training in float32: four times parameters and buffers, whatever
-            the batch and the optimizer. Source: `estimate_training_usage` in accelerate/commands/estimate.py (1.6.0)
-static      DNNMem's kind of sum over the static graph: weights, gradients, optimizer state, every output of the forward
-            pass; nothing is freed, nothing is temporary
+memtracker  torch.distributed._tools.mem_tracker.MemTracker around the whole training loop, on fake
+tensors accelerate  what `accelerate estimate-memory` says of training in float32: four times
+parameters and buffers, whatever
+            the batch and the optimizer. Source: `estimate_training_usage` in
+            accelerate/commands/estimate.py (1.6.0)
+static      DNNMem's kind of sum over the static graph: weights, gradients, optimizer state, every
+            output of the forward pass; nothing is freed, nothing is temporary
 """
 
 import argparse
@@ -28,7 +32,9 @@ from models import build, is_image_model
 
 
 class Answers(TorchDispatchMode):
-    """Answers what fake tensors cannot: a number that is read is one. While `counting`, it adds up what is made."""
+    """Answers what fake tensors cannot: a number that is read is one. While `counting`, it adds up
+    what is made.
+    """
 
     def __init__(self):
         super().__init__()
@@ -45,18 +51,24 @@ class Answers(TorchDispatchMode):
 
 
 def bytes_of(values):
-    return sum(each.numel() * each.element_size() for each in values if isinstance(each, torch.Tensor))
+    return sum(
+        each.numel() * each.element_size() for each in values if isinstance(each, torch.Tensor)
+    )
 
 
 def fake(model, mode):
-    """Give a model fake tensors for its own; it is built on real ones, as some compute with what they make."""
+    """Give a model fake tensors for its own; it is built on real ones, as some compute with what
+    they make.
+    """
     faked = {}
     for module in model.modules():
         for own in (module._parameters, module._buffers):  # noqa: SLF001 - by whatever name they have
             for name, tensor in own.items():
                 if tensor is not None and id(tensor) not in faked:
                     copy = mode.from_tensor(tensor.detach())
-                    faked[id(tensor)] = torch.nn.Parameter(copy) if isinstance(tensor, torch.nn.Parameter) else copy
+                    faked[id(tensor)] = (
+                        torch.nn.Parameter(copy) if isinstance(tensor, torch.nn.Parameter) else copy
+                    )
                 own[name] = None if tensor is None else faked[id(tensor)]
 
 
@@ -66,15 +78,20 @@ def ask(run):
 
     def optimizer_class(*args, **kwargs):
         optimizers.append(getattr(torch.optim, run["optimizer"])(*args, **kwargs))
-        optimizers[-1].register_step_post_hook(lambda *_: tracker.reset_mod_stats())  # it wants that of who goes on
+        optimizers[-1].register_step_post_hook(
+            lambda *_: tracker.reset_mod_stats()
+        )  # it wants that of who goes on
         return optimizers[-1]
 
     model = build(run["model"], as_xmem=True)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, answers:
         fake(model, mode)
         forward = model.forward
-        # It would read a random number to drop none of its layers, and the answer here would be to drop all.
-        never_dropping = [module for module in model.modules() if getattr(module, "layerdrop", None) == 0]
+        # It would read a random number to drop none of its layers, and the answer here would be to
+        # drop all.
+        never_dropping = [
+            module for module in model.modules() if getattr(module, "layerdrop", None) == 0
+        ]
 
         def counted(*args, **kwargs):
             for module in never_dropping:
@@ -87,10 +104,19 @@ def ask(run):
         model.forward = counted
         train = published.train_images if is_image_model(run["model"]) else published.train_text
         with tracker:
-            train(model, optimizer_class, run["batch_size"], int(run["zero_grad_mode"].replace("null", "0")))
+            train(
+                model,
+                optimizer_class,
+                run["batch_size"],
+                int(run["zero_grad_mode"].replace("null", "0")),
+            )
         weights = bytes_of([*model.parameters(), *model.buffers()])
         states = bytes_of(tree_leaves(list(optimizers[0].state.values())))
-    peaks = [each["Total"] for device, each in tracker.get_tracker_snapshot("peak").items() if device.type == "cuda"]
+    peaks = [
+        each["Total"]
+        for device, each in tracker.get_tracker_snapshot("peak").items()
+        if device.type == "cuda"
+    ]
     return {
         "key": run["key"],
         "memtracker": max(peaks),
@@ -102,8 +128,12 @@ def ask(run):
 
 def main():
     published.IMAGE_STEPS = published.TEXT_STEPS = 2  # the second one is whole
-    torch.__future__.set_swap_module_params_on_conversion(True)  # a fake tensor's device is no part of its data
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    torch.__future__.set_swap_module_params_on_conversion(
+        True
+    )  # a fake tensor's device is no part of its data
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     for line in sys.stdin:
         sys.stdout.write(json.dumps(ask(json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""One side of `benchmarks.step_cost`: so many steps of training, whose CPU time a line on stdout has.
+"""One side of `benchmarks.step_cost`: so many steps of training, whose CPU time a line on stdout
+has.
 
     skipped_step.py plain | gpt2 | trainer | lightning STEPS LAST
 

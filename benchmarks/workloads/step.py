@@ -1,4 +1,5 @@
-"""One side of `benchmarks.step_cost`: training steps, as many as are asked for on stdin, each timed.
+"""One side of `benchmarks.step_cost`: training steps, as many as are asked for on stdin, each
+timed.
 
     step.py mlp | gpt2
 

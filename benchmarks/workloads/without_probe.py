@@ -1,4 +1,5 @@
-"""Has torch run without the probe, on the stand-in CUDA libraries in the folder STAND_INS, if that names one.
+"""Has torch run without the probe, on the stand-in CUDA libraries in the folder STAND_INS, if that
+names one.
 
 They are mapped first, as the probe does: whoever wants that imports this before torch.
 """

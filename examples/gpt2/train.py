@@ -1,4 +1,6 @@
-"""GPT-2 small from its configuration, on synthetic tokens, in bf16: an ordinary single-GPU training script."""
+"""GPT-2 small from its configuration, on synthetic tokens, in bf16: an ordinary single-GPU training
+script.
+"""
 
 import argparse
 
@@ -18,7 +20,9 @@ def main() -> None:
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     for step in range(arguments.steps):
-        tokens = torch.randint(0, model.config.vocab_size, (arguments.batch_size, arguments.sequence), device=device)
+        tokens = torch.randint(
+            0, model.config.vocab_size, (arguments.batch_size, arguments.sequence), device=device
+        )
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = model(tokens, labels=tokens).loss
         loss.backward()

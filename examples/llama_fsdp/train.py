@@ -1,4 +1,6 @@
-"""Llama 8B from its configuration, sharded over all GPUs by FSDP2, bf16, checkpointed activations, synthetic tokens."""
+"""Llama 8B from its configuration, sharded over all GPUs by FSDP2, bf16, checkpointed activations,
+synthetic tokens.
+"""
 
 import argparse
 import os
@@ -42,7 +44,9 @@ def main() -> None:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     for step in range(arguments.steps):
-        tokens = torch.randint(0, LLAMA_8B.vocab_size, (arguments.batch_size, arguments.sequence), device="cuda")
+        tokens = torch.randint(
+            0, LLAMA_8B.vocab_size, (arguments.batch_size, arguments.sequence), device="cuda"
+        )
         loss = model(tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()

@@ -8,4 +8,6 @@ import numpy as np
 folder = Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
 for part, tokens in (("train", 1 << 20), ("val", 1 << 16)):
-    np.random.default_rng(0).integers(0, 50257, tokens, dtype=np.uint16).tofile(folder / f"{part}.bin")
+    np.random.default_rng(0).integers(0, 50257, tokens, dtype=np.uint16).tofile(
+        folder / f"{part}.bin"
+    )

@@ -1,4 +1,6 @@
-"""A plain loop in the manner of nanoGPT: tokens from a memmap, gradient accumulation, evaluation, checkpoints."""
+"""A plain loop in the manner of nanoGPT: tokens from a memmap, gradient accumulation, evaluation,
+checkpoints.
+"""
 
 import argparse
 from dataclasses import dataclass
@@ -32,13 +34,17 @@ class Block(nn.Module):
         self.project = nn.Linear(shape.width, shape.width)
         self.before_mlp = nn.LayerNorm(shape.width)
         self.mlp = nn.Sequential(
-            nn.Linear(shape.width, 4 * shape.width), nn.GELU(), nn.Linear(4 * shape.width, shape.width)
+            nn.Linear(shape.width, 4 * shape.width),
+            nn.GELU(),
+            nn.Linear(4 * shape.width, shape.width),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (batch, time, width) to the same."""
         batch, time, width = x.shape
-        parts = self.qkv(self.before_attention(x)).view(batch, time, 3, self.heads, width // self.heads)
+        parts = self.qkv(self.before_attention(x)).view(
+            batch, time, 3, self.heads, width // self.heads
+        )
         query, key, value = (part.transpose(1, 2) for part in parts.unbind(2))
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(attended.transpose(1, 2).reshape(batch, time, width))
@@ -58,7 +64,9 @@ class Model(nn.Module):
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the loss of (batch, time) tokens against their targets."""
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.tokens(tokens) + self.positions(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
@@ -67,7 +75,9 @@ class Model(nn.Module):
 
 def batch_from(data: np.memmap, size: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
     starts = torch.randint(len(data) - context - 1, (size,)).tolist()
-    rows = torch.stack([torch.from_numpy(data[i : i + context + 1].astype(np.int64)) for i in starts])
+    rows = torch.stack(
+        [torch.from_numpy(data[i : i + context + 1].astype(np.int64)) for i in starts]
+    )
     rows = rows.pin_memory().to("cuda", non_blocking=True)
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
@@ -80,11 +90,15 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--evaluate-every", type=int, default=20)
-    parser.add_argument("--compile", action="store_true", help="needs Triton, which comes with torch")
+    parser.add_argument(
+        "--compile", action="store_true", help="needs Triton, which comes with torch"
+    )
     arguments = parser.parse_args()
 
     shape = Shape()
-    train, validation = (np.memmap(arguments.data / name, np.uint16, "r") for name in ("train.bin", "val.bin"))
+    train, validation = (
+        np.memmap(arguments.data / name, np.uint16, "r") for name in ("train.bin", "val.bin")
+    )
     model = Model(shape).cuda()
     if arguments.compile:
         model.compile()
@@ -93,7 +107,10 @@ def main() -> None:
         if step % arguments.evaluate_every == 0:
             model.eval()
             with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-                losses = [model(*batch_from(validation, arguments.batch_size, shape.context)).item() for _ in range(4)]
+                losses = [
+                    model(*batch_from(validation, arguments.batch_size, shape.context)).item()
+                    for _ in range(4)
+                ]
             model.train()
             print(f"step {step}: validation loss {sum(losses) / len(losses):.3f}", flush=True)
             arguments.out.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,9 @@ def main() -> None:
     model = torchvision.models.resnet50().to("cuda", memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     scaler = torch.amp.GradScaler("cuda")
-    loader = DataLoader(SyntheticImages(), arguments.batch_size, num_workers=arguments.workers, pin_memory=True)
+    loader = DataLoader(
+        SyntheticImages(), arguments.batch_size, num_workers=arguments.workers, pin_memory=True
+    )
     for epoch in range(arguments.epochs):
         for images, labels in loader:
             images = images.to("cuda", memory_format=torch.channels_last, non_blocking=True)

@@ -1,4 +1,5 @@
-"""xsbatch with a fixed answer in place of the dry run: `forced_xsbatch.py OPTION[,OPTION] [xsbatch's arguments]`."""
+"""xsbatch with a fixed answer in place of the dry run: `forced_xsbatch.py OPTION[,OPTION]
+[xsbatch's arguments]`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,20 @@ GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
 
 def answer(options: Sequence[str]) -> None:
-    """Let every job need the GPU option of this name; with several, each component of a heterogeneous job its own."""
+    """Let every job need the GPU option of this name; with several, each component of a
+    heterogeneous job its own."""
 
     def size(option: str, gpu: Gpu) -> sizing.Sizing:
         placement = Placement([Verdict(option, gpu, fits=True)], option)
         return sizing.Sizing(estimate([GPT2], option, gpu), placement, 0.0)
 
     def size_components(
-        _job: object, components: Sequence[int], _site: object, gpus: Mapping[str, Gpu], *_: object, **__: object
+        _job: object,
+        components: Sequence[int],
+        _site: object,
+        gpus: Mapping[str, Gpu],
+        *_: object,
+        **__: object,
     ) -> Orders[Mapping[int, sizing.Sizing]]:
         chosen = {index: options[min(index, len(options) - 1)] for index in components}
         return {index: size(option, gpus[option]) for index, option in chosen.items()}

@@ -1,4 +1,5 @@
-"""Odd jobs for the tests of the contract with sbatch: scripts, command lines, variables, and every option once."""
+"""Odd jobs for the tests of the contract with sbatch: scripts, command lines, variables, and every
+option once."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -33,10 +34,23 @@ SAMPLES = {
     "tres-bind": "gres/gpu:none", "oom-kill-step": "1", "switches": "1", "no-kill": "off", "prefer": "h200",
     "constraint": "h200",
 }  # fmt: skip
-NOT_SET = ("autocomplete", "help", "usage", "version", "wrap", "quiet", "verbose", "ignore-pbs", "stepmgr", "external")
-"""Options that end sbatch, come before all others, or are flags of the whole command and in no list."""
+NOT_SET = (
+    "autocomplete",
+    "help",
+    "usage",
+    "version",
+    "wrap",
+    "quiet",
+    "verbose",
+    "ignore-pbs",
+    "stepmgr",
+    "external",
+)
+"""Options that end sbatch, come before all others, or are flags of the whole command and in no
+list."""
 LATER_VARIABLES = {"SBATCH_SEGMENT_SIZE": (25, 5)}
-"""Those that sbatch did not read yet when it had their option, and the release that does (its NEWS)."""
+"""Those that sbatch did not read yet when it had their option, and the release that does (its
+NEWS)."""
 
 
 def spelled(option: Option) -> str:
@@ -56,7 +70,17 @@ WORDS = st.sampled_from(
 LINES = st.lists(
     st.one_of(
         st.lists(WORDS, max_size=4).map(lambda words: " ".join(["#SBATCH", *words])),
-        st.sampled_from(["#SBATCH hetjob", "#SBATCH packjob", "", "# note", "##SBATCH -N3", " #SBATCH -N4", "true"]),
+        st.sampled_from(
+            [
+                "#SBATCH hetjob",
+                "#SBATCH packjob",
+                "",
+                "# note",
+                "##SBATCH -N3",
+                " #SBATCH -N4",
+                "true",
+            ]
+        ),
     ),
     max_size=6,
 )
@@ -140,8 +164,18 @@ CASES = [
     Case("SBATCH_GRES overrides", H + G + T, (), {"SBATCH_GRES": "gpu:h200:1"}),
     Case("SBATCH_CONSTRAINT", H + T, (), {"SBATCH_CONSTRAINT": "h200"}),
     Case("SBATCH_MEM_PER_NODE", H + T, (), {"SBATCH_MEM_PER_NODE": "4G"}),
-    Case("overruled SBATCH_MEM_PER_NODE", H + "#SBATCH --mem-per-cpu=1G\n", (), {"SBATCH_MEM_PER_NODE": "4G"}),
-    Case("environment below command line", H + T, ("--gres=gpu:a100_40:1",), {"SBATCH_GRES": "gpu:h200:1"}),
+    Case(
+        "overruled SBATCH_MEM_PER_NODE",
+        H + "#SBATCH --mem-per-cpu=1G\n",
+        (),
+        {"SBATCH_MEM_PER_NODE": "4G"},
+    ),
+    Case(
+        "environment below command line",
+        H + T,
+        ("--gres=gpu:a100_40:1",),
+        {"SBATCH_GRES": "gpu:h200:1"},
+    ),
     Case("SLURM_GRES", H + T, (), {"SLURM_GRES": "gpu:h200:1"}),
     Case("stdin", H + G + T, stdin=True),
     Case("no shebang", G + T),
@@ -154,11 +188,20 @@ CASES = [
     Case("PBS", H + "#PBS -l walltime=00:07:00\n#PBS -N pbsname\n" + G + T),
     Case("PBS ignored", H + "#PBS -N pbsname\n" + T, ("--ignore-pbs",)),
     Case("BSUB", H + "#BSUB -J bsubname\n" + T),
-    Case("hetjob", H + G + "#SBATCH --mem=1G -t7\n#SBATCH hetjob\n#SBATCH --gres=gpu:h200:1 -Jb\n" + T),
+    Case(
+        "hetjob",
+        H + G + "#SBATCH --mem=1G -t7\n#SBATCH hetjob\n#SBATCH --gres=gpu:h200:1 -Jb\n" + T,
+    ),
     Case("packjob", H + G + "#SBATCH packjob\n#SBATCH --gres=gpu:h200:1\n" + T),
     Case("options after hetjob", H + "#SBATCH hetjob --gres=gpu:h200:1\n" + T),
-    Case("colon", H + "#SBATCH -J b\n", ("--gres=gpu:a100_40:1", ":", "--mem=3G", "--gres=gpu:h200:1")),
-    Case("colon and hetjob", H + G + "#SBATCH hetjob\n#SBATCH --mem=2G\n", ("--mem=1G", ":", "-Jx")),
+    Case(
+        "colon",
+        H + "#SBATCH -J b\n",
+        ("--gres=gpu:a100_40:1", ":", "--mem=3G", "--gres=gpu:h200:1"),
+    ),
+    Case(
+        "colon and hetjob", H + G + "#SBATCH hetjob\n#SBATCH --mem=2G\n", ("--mem=1G", ":", "-Jx")
+    ),
     Case("backslash at the end", H + "#SBATCH --gres=gpu:a100_40:1 \\\n#SBATCH --mem=9G\n" + T),
     Case("no final newline", H + G.strip()),
     Case("gres none", H + G, ("--gres=none",)),

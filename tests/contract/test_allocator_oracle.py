@@ -1,4 +1,5 @@
-"""The model against torch's own allocator: the library of the torch that a job would use, on the stand-in runtime."""
+"""The model against torch's own allocator: the library of the torch that a job would use, on the
+stand-in runtime."""
 
 import json
 import random
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from benchmarks.allocator_fuzz import SIZES, first_difference, fuzz_one, torch_of_test_python
 from benchmarks.allocator_model import ModelRun, Operation
@@ -45,9 +52,17 @@ def test_random_operations(oracle: Oracle, seed: int) -> None:
         # A free block exactly max_non_split_rounding_mb larger is already too large.
         ("max_split_size_mb:64,max_non_split_rounding_mb:40", 1024, "a0:104 f0 a1:64"),
         # The same, with the default: a large segment more.
-        ("large_segment_size_mb:64,max_split_size_mb:128", 1024, "a0:192 f0 a1:128 a2:150 f2 a3:148"),
+        (
+            "large_segment_size_mb:64,max_split_size_mb:128",
+            1024,
+            "a0:192 f0 a1:128 a2:150 f2 a3:148",
+        ),
         # Two of three oversize blocks are exactly enough: the third stays cached.
-        ("max_split_size_mb:64,max_non_split_rounding_mb:20", 256, "a0:64 a1:64 a2:64 a3:60 f0 f1 f2 a4:128"),
+        (
+            "max_split_size_mb:64,max_non_split_rounding_mb:20",
+            256,
+            "a0:64 a1:64 a2:64 a3:60 f0 f1 f2 a4:128",
+        ),
         # A remainder of 1 MiB stays with the block, one of 512 bytes more is split off.
         ("", 1024, "a0:40 f0 a1:39 f1 a2:38.9990234375 f2"),
         # Requests of exactly 1, 10 and 20 MiB.
@@ -59,7 +74,9 @@ def test_boundaries_of_the_rules(oracle: Oracle, text: str, capacity: int, opera
     steps: list[Operation] = []
     for word in operations.split():
         number, *size = word[1:].split(":")
-        steps.append(("a", int(number), int(float(size[0]) * MIB), 0, -1) if size else ("f", int(number)))
+        steps.append(
+            ("a", int(number), int(float(size[0]) * MIB), 0, -1) if size else ("f", int(number))
+        )
     assert first_difference(oracle, Case(text, capacity * MIB, capacity * MIB), steps) is None
 
 
@@ -69,7 +86,8 @@ def values(torch_version: str) -> list[str]:
 
 
 class Differential(RuleBasedStateMachine):
-    """Any sequence of operations: after each, the same answer and statistics; at the end, the same segments."""
+    """Any sequence of operations: after each, the same answer and statistics; at the end, the same
+    segments."""
 
     oracle: Oracle
     """Set by the test below."""
@@ -85,7 +103,13 @@ class Differential(RuleBasedStateMachine):
         fraction=st.sampled_from([None, None, 0.5, 1.0]),
     )
     def start(
-        self, data: st.DataObject, megabytes: int, streams: int, pools: int, pending: bool, fraction: float | None
+        self,
+        data: st.DataObject,
+        megabytes: int,
+        streams: int,
+        pools: int,
+        pending: bool,
+        fraction: float | None,
     ) -> None:
         chosen = data.draw(st.sampled_from(values(self.oracle.torch_version)))
         case = Case(chosen, megabytes * MIB, megabytes * MIB, fraction, streams, pools, pending)
@@ -106,7 +130,9 @@ class Differential(RuleBasedStateMachine):
             st.integers(1, 4096),
             st.integers(1, 70 * MIB),
             st.builds(
-                lambda edge, offset: edge * MIB + offset, st.sampled_from([1, 2, 10, 20, 32]), st.integers(-513, 513)
+                lambda edge, offset: edge * MIB + offset,
+                st.sampled_from([1, 2, 10, 20, 32]),
+                st.integers(-513, 513),
             ),
         ),
         stream=st.integers(0, 2),
@@ -124,7 +150,9 @@ class Differential(RuleBasedStateMachine):
     @precondition(lambda self: self.model.live and self.case.streams > 1)
     @rule(data=st.data(), stream=st.integers(0, 2))
     def record_stream(self, data: st.DataObject, stream: int) -> None:
-        self.both("r", data.draw(st.sampled_from(list(self.model.live))), stream % self.case.streams)
+        self.both(
+            "r", data.draw(st.sampled_from(list(self.model.live))), stream % self.case.streams
+        )
 
     @rule()
     def empty_cache(self) -> None:
@@ -141,13 +169,19 @@ class Differential(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         with suppress(AttributeError), self.conversation:  # no conversation when a draw failed
-            assert [line.rstrip("\n") for line in self.conversation.segments()] == self.model.segments()
+            assert [
+                line.rstrip("\n") for line in self.conversation.segments()
+            ] == self.model.segments()
 
 
 def test_any_sequence_of_operations(oracle: Oracle) -> None:
     Differential.oracle = oracle
     machine = settings(
-        max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        max_examples=60,
+        stateful_step_count=60,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
     )
     run_state_machine_as_test(Differential, settings=machine)
 
@@ -159,7 +193,14 @@ def random_texts() -> Iterator[str]:
     for _ in range(60):
         text = ",".join(dice.sample(pieces, dice.randint(1, 3)))
         at = dice.randrange(len(text))
-        yield dice.choice([text, text, text[:at] + dice.choice("0:,x [") + text[at + 1 :], text.replace("True", "1")])
+        yield dice.choice(
+            [
+                text,
+                text,
+                text[:at] + dice.choice("0:,x [") + text[at + 1 :],
+                text.replace("True", "1"),
+            ]
+        )
 
 
 @pytest.mark.parametrize("text", sorted(set(random_texts())))
@@ -173,7 +214,8 @@ def test_a_settings_string_is_accepted_by_both_or_by_neither(oracle: Oracle, tex
 
 
 def test_torch_s_own_viewer_reads_a_snapshot(job_python: Path) -> None:
-    """torch/cuda/_memory_viz.py stands alone, so it is loaded without torch, and given whole replays and half ones."""
+    """torch/cuda/_memory_viz.py stands alone, so it is loaded without torch, and given whole
+    replays and half ones."""
     trace = read(RECORDED)
     code = (
         "import importlib.util, json, sys\n"
@@ -188,8 +230,14 @@ def test_torch_s_own_viewer_reads_a_snapshot(job_python: Path) -> None:
         (Run(trace), None, "total_reserved: 14.2GiB"),
         (Run(trace), 5640, "total_allocated: 12.7GiB"),
         (Run(trace, 13 * GIB), None, "raise OutOfMemoryError"),
-        (Run(trace, settings=parse("expandable_segments:True", trace.torch_version)), None, "segment_map"),
+        (
+            Run(trace, settings=parse("expandable_segments:True", trace.torch_version)),
+            None,
+            "segment_map",
+        ),
     ):
         data = json.dumps(snapshot(run, event))
-        ran = subprocess.run([job_python, "-c", code, viewer], input=data, capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            [job_python, "-c", code, viewer], input=data, capture_output=True, text=True, check=True
+        )
         assert words in ran.stdout

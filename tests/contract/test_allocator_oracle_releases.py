@@ -1,9 +1,10 @@
-"""Every difference between torch releases that releases.py states, shown by each release's own library.
+"""Every difference between torch releases that releases.py states, shown by each release's own
+library.
 
-The releases are that of XMEM_TEST_PYTHON, those of .venvs/, and those that `python -m benchmarks.allocator_oracle
-VERSION...` has fetched. A difference is shown when torch and the model agree under the release's rule, and the model
-disagrees with torch once that one rule is turned around.
-"""
+The releases are that of XMEM_TEST_PYTHON, those of .venvs/, and those that `python -m
+benchmarks.allocator_oracle VERSION...` has fetched. A difference is shown when torch and the model
+agree under the release's rule, and the model disagrees with torch once that one rule is turned
+around."""
 
 from dataclasses import replace
 from functools import cache
@@ -69,7 +70,8 @@ DIFFERENCES = [
         Case(),
         [
             *(("a", 0, 80 * MIB, 0, -1), ("a", 1, 80 * MIB, 0, -1), ("f", 1), ("f", 0)),
-            # The first segment is split and merged again: the block that is left was made after the second segment's.
+            # The first segment is split and merged again: the block that is left was made after the
+            # second segment's.
             *(("a", 2, 40 * MIB, 0, -1), ("f", 2), ("a", 3, 70 * MIB, 0, -1)),
         ],
     ),
@@ -114,13 +116,20 @@ def oracle_of(torch: Path) -> Oracle:
     return build(torch)
 
 
-@pytest.fixture(params=torches(), ids=lambda path: path.parent.name if path.parent.name[:5] == "torch" else "default")
+@pytest.fixture(
+    params=torches(),
+    ids=lambda path: path.parent.name if path.parent.name[:5] == "torch" else "default",
+)
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     return oracle_of(request.param)
 
 
-@pytest.mark.parametrize("difference", DIFFERENCES, ids=[difference.rule for difference in DIFFERENCES])
-def test_a_rule_is_as_stated(oracle: Oracle, difference: Difference, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "difference", DIFFERENCES, ids=[difference.rule for difference in DIFFERENCES]
+)
+def test_a_rule_is_as_stated(
+    oracle: Oracle, difference: Difference, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rules = release(oracle.torch_version)
     if not all(key in rules.keys for key in difference.case.settings.split(":")[:1] if key):
         pytest.skip("the release has no such setting")
@@ -162,6 +171,10 @@ def test_random_operations(oracle: Oracle, seed: int) -> None:
 
 
 def test_every_rule_has_its_test() -> None:
-    shown = {difference.rule for difference in DIFFERENCES} | {"since", "keys", "limits_may_equal_segment"}
+    shown = {difference.rule for difference in DIFFERENCES} | {
+        "since",
+        "keys",
+        "limits_may_equal_segment",
+    }
     assert set(releases.Release.__slots__) == shown
     assert set().union(*(rules.keys for rules in RELEASES)) == set(VALUES)

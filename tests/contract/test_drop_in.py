@@ -1,10 +1,10 @@
-"""xsbatch is sbatch: the same job in the queue, the same stdout, stderr and exit code, for every odd job there is.
+"""xsbatch is sbatch: the same job in the queue, the same stdout, stderr and exit code, for every
+odd job there is.
 
-Each job is submitted held, by sbatch and by xsbatch: turned off, and with estimation on where there is nothing to
-estimate (no GPU asked for) or nothing to estimate with (no site file). Then `scontrol show job` must agree field by
-field. What may differ is named here: OF_THE_MOMENT, and the one line on stderr that says why a job was submitted as
-written.
-"""
+Each job is submitted held, by sbatch and by xsbatch: turned off, and with estimation on where there
+is nothing to estimate (no GPU asked for) or nothing to estimate with (no site file). Then `scontrol
+show job` must agree field by field. What may differ is named here: OF_THE_MOMENT, and the one line
+on stderr that says why a job was submitted as written."""
 
 import os
 import re
@@ -39,14 +39,16 @@ OF_THE_MOMENT = {
     "JobId", "HetJobId", "HetJobIdSet", "ArrayJobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime",
     "EndTime", "Deadline", "LastSchedEval", "Priority",
 }  # fmt: skip
-"""Fields that differ between two runs of sbatch. A priority counts down with each job that is not held."""
+"""Fields that differ between two runs of sbatch. A priority counts down with each job that is not
+held."""
 
 ENDS_SBATCH = ("autocomplete", "help", "usage", "version", "wait")
 """Options that do not submit a job, or wait for its end: those have tests of their own."""
 
 
 class Outcome(NamedTuple):
-    """What a submission said, and the job that came of it, component by component; its number is written JOB."""
+    """What a submission said, and the job that came of it, component by component; its number is
+    written JOB."""
 
     code: int
     out: str
@@ -59,7 +61,11 @@ class Place:
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder = folder
-        kept = {k: v for k, v in cluster.environ.items() if not k.startswith(("SBATCH_", "SLURM_", "XMEM_"))}
+        kept = {
+            k: v
+            for k, v in cluster.environ.items()
+            if not k.startswith(("SBATCH_", "SLURM_", "XMEM_"))
+        }
         self.environ = kept | {
             "SLURM_CONF": cluster.environ["SLURM_CONF"],
             "XMEM_SITE": str(folder / "no-site.toml"),
@@ -80,7 +86,9 @@ class Place:
             timeout=60,
         )
 
-    def submit(self, command: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Outcome:
+    def submit(
+        self, command: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None
+    ) -> Outcome:
         done = self.run(command, stdin, environ)
         out, err = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
         found = re.search(r"(?:^|Submitted batch job )(\d+)(?:$|;| on )", out, re.MULTILINE)
@@ -88,16 +96,26 @@ class Place:
             moment = re.sub(r"Job \d+ to start at \S+", "Job JOB to start at TIME", err)
             return Outcome(done.returncode, out, moment, [])
         jobs = self._shown(found[1])
-        return Outcome(done.returncode, out.replace(found[1], "JOB"), err.replace(found[1], "JOB"), jobs)
+        return Outcome(
+            done.returncode, out.replace(found[1], "JOB"), err.replace(found[1], "JOB"), jobs
+        )
 
     def _shown(self, job: str) -> list[dict[str, str]]:
         text = subprocess.run(
-            ["scontrol", "-o", "show", "job", job], env=self.environ, capture_output=True, check=True, timeout=60
+            ["scontrol", "-o", "show", "job", job],
+            env=self.environ,
+            capture_output=True,
+            check=True,
+            timeout=60,
         ).stdout.decode(errors="surrogateescape")
         subprocess.run(["scancel", job], env=self.environ, check=True, timeout=60)
         fields = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
         shown = re.sub(r"/slurm-\d+", "/slurm-JOB", as_of_22_05(text)).splitlines()
-        return [{k: v.strip() for k, v in fields.findall(line) if k not in OF_THE_MOMENT} for line in shown if line]
+        return [
+            {k: v.strip() for k, v in fields.findall(line) if k not in OF_THE_MOMENT}
+            for line in shown
+            if line
+        ]
 
 
 @pytest.fixture
@@ -109,10 +127,11 @@ def place(tmp_path: Path, cluster: Cluster) -> Place:
 def assert_same(
     place: Place, argv: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None
 ) -> None:
-    """Submit by sbatch, by xsbatch that is off, and by xsbatch that has no site file; all that comes of it is the same.
+    """Submit by sbatch, by xsbatch that is off, and by xsbatch that has no site file; all that
+    comes of it is the same.
 
-    It is turned off by option and by variable in turn: by the number of words, which is as good as any other.
-    """
+    It is turned off by option and by variable in turn: by the number of words, which is as good as
+    any other."""
     theirs = place.submit(["sbatch", *argv], stdin, environ)
     if len(argv) % 2:
         assert place.submit([XSBATCH, *argv], stdin, {**(environ or {}), "XMEM_OFF": "1"}) == theirs
@@ -133,9 +152,12 @@ def test_an_odd_script(case: Case, place: Place) -> None:
 
 @OF_SUBMISSION
 @pytest.mark.parametrize("where", ["script", "command line", "environment"])
-@pytest.mark.parametrize("option", [o for o in SBATCH.options if o.name not in ENDS_SBATCH], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "option", [o for o in SBATCH.options if o.name not in ENDS_SBATCH], ids=lambda o: o.name
+)
 def test_an_option(option: Option, where: str, place: Place) -> None:
-    """Those of newer releases, too: an option that this sbatch does not know is refused in its own words."""
+    """Those of newer releases, too: an option that this sbatch does not know is refused in its own
+    words."""
     if where == "environment" and not option.variables:
         pytest.skip("no variable sets it")
     text, argv, environ = H + T, ["-H", "every.sh"], {}
@@ -152,7 +174,9 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
 @OF_SUBMISSION
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
-def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
+def test_generated_jobs(
+    lines: list[str], typed: list[str], environ: dict[str, str], place: Place
+) -> None:
     (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")
     assert_same(place, ["-H", *typed, "odd.sh"], environ=environ)
 
@@ -222,7 +246,8 @@ def test_a_forced_estimate_changes_the_gpu_and_nothing_else(
 
 
 LOOKS = {
-    "scontrol": "cd $(dirname $(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print $2}'))\n",
+    "scontrol": "cd $(dirname $(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print "
+    "$2}'))\n",
     "squeue": "HERE=$(dirname $(squeue -h -j $SLURM_JOB_ID -o %o))\n",
     "by another script": ". ./where.sh\n",
 }
@@ -232,7 +257,9 @@ LOOKS = {
 def test_a_job_that_looks_up_its_own_script_finds_its_users(how: str, place: Place) -> None:
     place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
     (place.folder / "where.sh").write_text(f"#!/bin/sh\n{LOOKS['scontrol']}")
-    (place.folder / "odd.sh").write_text(f"{H}#SBATCH {AROUND}\n#SBATCH --gres=gpu:h200:1\n{LOOKS[how]}")
+    (place.folder / "odd.sh").write_text(
+        f"{H}#SBATCH {AROUND}\n#SBATCH --gres=gpu:h200:1\n{LOOKS[how]}"
+    )
     (before,) = place.submit(["sbatch", "-H", "odd.sh"]).jobs
     ours = place.submit([*FORCED, "-H", "odd.sh"])
     (after,) = ours.jobs
@@ -254,14 +281,26 @@ def test_a_job_that_looks_up_its_own_script_is_told_where_that_is_a_copy(place: 
 HET = {
     "script": (
         ["-H", "odd.sh"],
-        "#SBATCH --gres=gpu:h200:1 -t5\n#SBATCH hetjob\n#SBATCH -p cpu -n2\n#SBATCH hetjob\n#SBATCH -G h200:1 -Jb\n",
+        (
+            "#SBATCH --gres=gpu:h200:1 -t5\n#SBATCH hetjob\n#SBATCH -p cpu -n2\n#SBATCH "
+            "hetjob\n#SBATCH -G h200:1 -Jb\n"
+        ),
     ),
-    "command line": (["-H", "--gres=gpu:h200:1", "-t5", ":", "-pcpu", "-n2", ":", "-Gh200:1", "-Jb", "odd.sh"], ""),
+    "command line": (
+        ["-H", "--gres=gpu:h200:1", "-t5", ":", "-pcpu", "-n2", ":", "-Gh200:1", "-Jb", "odd.sh"],
+        "",
+    ),
     "both": (
         ["-H", "--gres=gpu:1", ":", "-n2", "-pcpu", ":", "-Jb", "odd.sh"],
         "#SBATCH -t5\n#SBATCH packjob\n#SBATCH -n1\n#SBATCH packjob\n#SBATCH --gpus=1 --mem=1G\n",
     ),
-    "stdin": (["-H"], "#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH -pcpu\n#SBATCH hetjob\n#SBATCH --gpus=h200:1\n"),
+    "stdin": (
+        ["-H"],
+        (
+            "#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH -pcpu\n#SBATCH hetjob\n#SBATCH "
+            "--gpus=h200:1\n"
+        ),
+    ),
 }
 """A GPU, none, and another GPU."""
 
@@ -280,11 +319,16 @@ def test_a_forced_estimate_changes_each_component_by_itself(where: str, place: P
         for old, new in zip(theirs.jobs, ours.jobs, strict=True)
     ]
     assert changed == [{"TresPerNode": "gres:gpu:l4:1"}, {}, {"TresPerJob": "gres:gpu:a100_40:1"}]
-    assert set(re.findall("^xsbatch: (.{11})", ours.err, re.MULTILINE)) == {"component 0", "component 2"}
+    assert set(re.findall("^xsbatch: (.{11})", ours.err, re.MULTILINE)) == {
+        "component 0",
+        "component 2",
+    }
 
 
 @pytest.mark.parametrize("choices", ["l4", "l4,a100_40"])
-def test_what_one_place_sets_for_all_components_is_changed_for_all_or_not_at_all(choices: str, place: Place) -> None:
+def test_what_one_place_sets_for_all_components_is_changed_for_all_or_not_at_all(
+    choices: str, place: Place
+) -> None:
     place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
     (place.folder / "odd.sh").write_text(f"{H}#SBATCH -t5\n#SBATCH hetjob\n#SBATCH -Jb\n{T}")
     for argv, environ in ((["--gres=gpu:h200:1"], {}), ([], {"SBATCH_GRES": "gpu:h200:1"})):
@@ -299,8 +343,16 @@ def test_what_one_place_sets_for_all_components_is_changed_for_all_or_not_at_all
 REFUSED = {
     "an unknown type": (["--gres=gpu:nosuch:1"], {}, ""),
     "more than there are": (["-Gh200:5"], {}, ""),
-    "with and without a type, by the environment": (["--gres=gpu:h200:1"], {"SBATCH_GPUS": "1"}, ""),
-    "with and without a type, in the script": ([], {"SBATCH_GRES": "gpu:1"}, "#SBATCH --gpus=h200:1\n"),
+    "with and without a type, by the environment": (
+        ["--gres=gpu:h200:1"],
+        {"SBATCH_GPUS": "1"},
+        "",
+    ),
+    "with and without a type, in the script": (
+        [],
+        {"SBATCH_GRES": "gpu:1"},
+        "#SBATCH --gpus=h200:1\n",
+    ),
     "a partition that is none": (["--gres=gpu:h200:1", "-pnowhere"], {}, ""),
     "only asked": (["--gres=gpu:h200:1", "--test-only"], {}, ""),
     "only asked, in the script": (["--gres=gpu:h200:1"], {}, "#SBATCH --test-only\n"),
@@ -320,7 +372,9 @@ def test_what_sbatch_refuses_is_refused_in_its_words_alone(case: str, place: Pla
 
 def test_an_array_of_a_het_job_is_refused_by_sbatch_itself(place: Place) -> None:
     place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
-    (place.folder / "odd.sh").write_text(f"{H}#SBATCH -G1 --array=0-1\n#SBATCH hetjob\n#SBATCH -n1\n{T}")
+    (place.folder / "odd.sh").write_text(
+        f"{H}#SBATCH -G1 --array=0-1\n#SBATCH hetjob\n#SBATCH -n1\n{T}"
+    )
     ours = place.submit([*FORCED, "odd.sh"])
     assert ours == place.submit(["sbatch", "odd.sh"])
     assert (ours.code, ours.out) == (1, "")
@@ -332,7 +386,9 @@ def test_a_forced_estimate_keeps_the_record_close(place: Place) -> None:
     script = f"{H}#XMEM nothing-we-know\n# \N{SNOWMAN}\n#SBATCH --gres=gpu:h200:1 # mine\n\n{T}"
     (place.folder / "odd.sh").write_text(script)
     command = [*FORCED, "-H", "--xmem-budget=30", "--parsable", "odd.sh", "--xmem-not-ours", "a b"]
-    job = subprocess.run(command, env=place.environ, cwd=place.folder, capture_output=True, text=True, check=True)
+    job = subprocess.run(
+        command, env=place.environ, cwd=place.folder, capture_output=True, text=True, check=True
+    )
     kept = subprocess.run(
         ["scontrol", "write", "batch_script", job.stdout.strip(), "-"],
         env=place.environ,
@@ -340,10 +396,14 @@ def test_a_forced_estimate_keeps_the_record_close(place: Place) -> None:
         check=True,
     ).stdout.decode()
     (shown,) = place._shown(job.stdout.strip())
-    record = next(line for line in kept.splitlines(keepends=True) if line.startswith("# xmem-slurm"))
+    record = next(
+        line for line in kept.splitlines(keepends=True) if line.startswith("# xmem-slurm")
+    )
     expected = script.replace("#XMEM nothing-we-know\n", "").replace("h200", "l4")
     assert kept.replace(record, "") == expected
-    (theirs,) = place.submit(["sbatch", "-H", "odd.sh", "--xmem-not-ours", "a b"]).jobs  # newer releases show no words
+    (theirs,) = place.submit(
+        ["sbatch", "-H", "odd.sh", "--xmem-not-ours", "a b"]
+    ).jobs  # newer releases show no words
     assert shown["Command"].partition(" ")[2] == theirs["Command"].partition(" ")[2]
     assert shown["JobName"] == "odd.sh"
     assert shown["WorkDir"] == str(place.folder)
@@ -363,11 +423,15 @@ def test_the_submit_line_is_sbatchs(tmp_path_factory: pytest.TempPathFactory) ->
             lines = []
             for program in (["sbatch"], [XSBATCH, "--xmem-budget", "9"]):
                 command = [*program, "-H", "--parsable", "-J", "a b", "odd.sh", "x"]
-                job = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, check=True).stdout
+                job = subprocess.run(
+                    command, cwd=work, env=environ, capture_output=True, text=True, check=True
+                ).stdout
                 asked = ["sacct", "-nPX", "-j", job.strip(), "-o", "SubmitLine"]
                 found = ""
                 while not found:
-                    found = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
+                    found = subprocess.run(
+                        asked, env=environ, capture_output=True, text=True, check=True
+                    ).stdout
                 lines.append(found)
         finally:
             lab.down(folder)

@@ -1,8 +1,8 @@
-"""What `xsbatch --xmem-dry-run ARGS` prints is, given to plain sbatch, the job that `sbatch ARGS` makes.
+"""What `xsbatch --xmem-dry-run ARGS` prints is, given to plain sbatch, the job that `sbatch ARGS`
+makes.
 
-The jobs are compared field by field; Command is the path of the script, and differs by nature. Options that no script
-can carry stand in the line to type, which is typed here.
-"""
+The jobs are compared field by field; Command is the path of the script, and differs by nature.
+Options that no script can carry stand in the line to type, which is typed here."""
 
 import re
 import shlex
@@ -17,7 +17,10 @@ from tests.contract.test_drop_in import ENDS_SBATCH, FORCED, XSBATCH, Outcome, P
 from xmem_slurm.rewriting.folding import FILE
 from xmem_slurm.slurm.options import SBATCH, Option
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow(covers=["xmem_slurm/rewriting/*", "xmem_slurm/slurm/*"])]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.slow(covers=["xmem_slurm/rewriting/*", "xmem_slurm/slurm/*"]),
+]
 
 FOLDED = "folded-script"
 
@@ -30,9 +33,14 @@ def place(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Place:
 
 
 def folded(
-    place: Place, argv: Sequence[str], stdin: bytes, environ: Mapping[str, str], program: Sequence[str] = (XSBATCH,)
+    place: Place,
+    argv: Sequence[str],
+    stdin: bytes,
+    environ: Mapping[str, str],
+    program: Sequence[str] = (XSBATCH,),
 ) -> tuple[Outcome, list[str]]:
-    """Submit what the dry run prints, by the line that it says; return what came of it, and the line."""
+    """Submit what the dry run prints, by the line that it says; return what came of it, and the
+    line."""
     shown = place.run([*program, "--xmem-dry-run", *argv], stdin, environ)
     said = shown.stderr.decode(errors="surrogateescape")
     found = re.search(r"this is submitted by: (.*?)(?: \(.*\))?$", said, re.MULTILINE)
@@ -40,7 +48,9 @@ def folded(
         return Outcome(shown.returncode, "", said, []), []
     words = shlex.split(found[1])
     (place.folder / FOLDED).write_bytes(shown.stdout)
-    return place.submit([FOLDED if word == FILE else word for word in words], environ=environ), words
+    return place.submit(
+        [FOLDED if word == FILE else word for word in words], environ=environ
+    ), words
 
 
 def without_command(jobs: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -61,11 +71,15 @@ def assert_same(
 def test_an_odd_script(case: Case, place: Place) -> None:
     script = case.script if isinstance(case.script, bytes) else case.script.encode()
     (place.folder / "odd.sh").write_bytes(script)
-    assert_same(place, ["-H", *case.argv, *(() if case.stdin else ("odd.sh",))], script, case.environ)
+    assert_same(
+        place, ["-H", *case.argv, *(() if case.stdin else ("odd.sh",))], script, case.environ
+    )
 
 
 @pytest.mark.parametrize("where", ["command line", "environment"])
-@pytest.mark.parametrize("option", [o for o in SBATCH.options if o.name not in ENDS_SBATCH], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "option", [o for o in SBATCH.options if o.name not in ENDS_SBATCH], ids=lambda o: o.name
+)
 def test_an_option(option: Option, where: str, place: Place) -> None:
     (place.folder / "every.sh").write_text(H + T)
     argv, environ = ["-H", "every.sh"], dict[str, str]()
@@ -85,7 +99,12 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
         (["-t9", "--wrap", "echo 'a b'"], "", {}, "sbatch SCRIPT"),
         (["--wrap", "#SBATCH --mem=7\ntrue"], "", {}, "sbatch SCRIPT"),
         (["--mem=1G", ":", "-N1", "job.sh"], "", {}, "sbatch SCRIPT"),
-        (["-Jx", ":", "-Jy", ":", "-Jz", "job.sh"], "#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -Jb\n", {}, "sbatch SCRIPT"),
+        (
+            ["-Jx", ":", "-Jy", ":", "-Jz", "job.sh"],
+            "#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -Jb\n",
+            {},
+            "sbatch SCRIPT",
+        ),
         (["--mail-type=END", "job.sh"], "#SBATCH --mail-type=BEGIN\n", {}, "sbatch SCRIPT"),
         (["--exclusive=user", "job.sh"], "#SBATCH --exclusive --requeue\n", {}, "sbatch SCRIPT"),
         (["job.sh"], "#SBATCH --requeue -O\n", {"SBATCH_OVERCOMMIT": "no"}, "sbatch SCRIPT"),
@@ -97,14 +116,18 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
         (["-D/tmp", "--comment=#x \"y\" 'z'", "job.sh"], "", {}, "sbatch SCRIPT"),
     ],
 )
-def test_what_is_typed(argv: list[str], lines: str, environ: dict[str, str], words: str, place: Place) -> None:
+def test_what_is_typed(
+    argv: list[str], lines: str, environ: dict[str, str], words: str, place: Place
+) -> None:
     (place.folder / "job.sh").write_text(H + lines + T)
     assert shlex.join(assert_same(place, ["-H", *argv], environ=environ)) == words
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
-def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
+def test_generated_jobs(
+    lines: list[str], typed: list[str], environ: dict[str, str], place: Place
+) -> None:
     (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")
     assert_same(place, ["-H", *typed, "odd.sh"], environ=environ)
 
@@ -129,9 +152,17 @@ def test_a_changed_request(argv: list[str], environ: dict[str, str], place: Plac
     assert without_command(ours.jobs) == without_command(submitted.jobs)
     shown = place.run([*FORCED, "--xmem-dry-run", "-H", *argv], script, environ)
     said = shown.stderr.decode()
-    changed = r"^---gpus=h200:1\n\+--gpus=l4:1$" if "-Gh200:1" in argv else r"^---gres=gpu:\w+:1\n\+--gres=gpu:l4:1$"
+    changed = (
+        r"^---gpus=h200:1\n\+--gpus=l4:1$"
+        if "-Gh200:1" in argv
+        else r"^---gres=gpu:\w+:1\n\+--gres=gpu:l4:1$"
+    )
     assert re.search(changed, said, re.MULTILINE), said
-    line = "+srun -Gl4:1 true\n" if "-Gh200:1" in argv else "-#SBATCH --gres=gpu:h200:1\n+#SBATCH --gres=gpu:l4:1\n"
+    line = (
+        "+srun -Gl4:1 true\n"
+        if "-Gh200:1" in argv
+        else "-#SBATCH --gres=gpu:h200:1\n+#SBATCH --gres=gpu:l4:1\n"
+    )
     assert line in said
 
 

@@ -1,8 +1,9 @@
-"""pyslurm as a way to ask a cluster: a fake of its documented names, and the real one where it is at hand.
+"""pyslurm as a way to ask a cluster: a fake of its documented names, and the real one where it is
+at hand.
 
-The package index has no pyslurm for every release of Slurm. Where one was built (pyslurm's tag v22.5.3 builds against
-Debian's libslurm-dev 22.05), XMEM_TEST_PYSLURM names the folder that has the package and its dist-info.
-"""
+The package index has no pyslurm for every release of Slurm. Where one was built (pyslurm's tag
+v22.5.3 builds against Debian's libslurm-dev 22.05), XMEM_TEST_PYSLURM names the folder that has the
+package and its dist-info."""
 
 import os
 import sys
@@ -61,7 +62,9 @@ def fake(tmp_path: Path, code: str = FAKE, version: str = "22.5.3") -> str:
     (packages / "pyslurm" / "__init__.py").write_text(code)
     information = packages / f"pyslurm-{version}.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pyslurm\nVersion: {version}\n")
+    (information / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: pyslurm\nVersion: {version}\n"
+    )
     return python_with(packages, tmp_path)
 
 
@@ -103,11 +106,15 @@ def test_the_real_one_says_what_scontrol_says(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "XMEM_TEST_PYSLURM" not in os.environ:
-        pytest.skip("XMEM_TEST_PYSLURM names no folder with a pyslurm that was built for this Slurm")
+        pytest.skip(
+            "XMEM_TEST_PYSLURM names no folder with a pyslurm that was built for this Slurm"
+        )
     monkeypatch.setenv("SLURM_CONF", cluster.environ["SLURM_CONF"])
     said = live.read()
     assert said.source == "scontrol"
-    monkeypatch.setattr(sys, "executable", python_with(Path(os.environ["XMEM_TEST_PYSLURM"]), tmp_path))
+    monkeypatch.setattr(
+        sys, "executable", python_with(Path(os.environ["XMEM_TEST_PYSLURM"]), tmp_path)
+    )
     found = live.read()
     assert found.source.startswith("pyslurm ")
     assert sorted(found.nodes) == sorted(said.nodes)

@@ -1,9 +1,10 @@
-"""What we read is what the installed sbatch reads: its option table, its getopt, its #SBATCH lines, its precedence.
+"""What we read is what the installed sbatch reads: its option table, its getopt, its #SBATCH lines,
+its precedence.
 
-sbatch is asked three ways: `--help` and its error messages need no cluster; `sbatch -v --test-only` lists every option
-that it has set, component by component; `scontrol show job` shows what became of a held job. The cluster is the one of
-XMEM_TEST_SLURM_CONF (a path to a slurm.conf), else a lab of the example site that these tests start themselves.
-"""
+sbatch is asked three ways: `--help` and its error messages need no cluster; `sbatch -v --test-only`
+lists every option that it has set, component by component; `scontrol show job` shows what became of
+a held job. The cluster is the one of XMEM_TEST_SLURM_CONF (a path to a slurm.conf), else a lab of
+the example site that these tests start themselves."""
 
 import os
 import re
@@ -17,7 +18,19 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.contract.odd_jobs import CASES, LATER_VARIABLES, LINES, NOT_SET, TYPED, VARIABLES, Case, H, T, is_in, spelled
+from tests.contract.odd_jobs import (
+    CASES,
+    LATER_VARIABLES,
+    LINES,
+    NOT_SET,
+    TYPED,
+    VARIABLES,
+    Case,
+    H,
+    T,
+    is_in,
+    spelled,
+)
 from xmem_slurm import lab, resources
 from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import gres
@@ -35,12 +48,15 @@ ARITY_CHANGED = ("get-user-env", "requeue")
 
 
 class Sbatch(NamedTuple):
-    """The installed sbatch, in a folder where scripts can be written, with an environment that has no option in it."""
+    """The installed sbatch, in a folder where scripts can be written, with an environment that has
+    no option in it."""
 
     folder: Path
     environ: dict[str, str]
 
-    def __call__(self, *argv: str, stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    def __call__(
+        self, *argv: str, stdin: bytes = b"", environ: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
         done = subprocess.run(
             ["sbatch", *argv],
             input=stdin,
@@ -54,7 +70,9 @@ class Sbatch(NamedTuple):
 
 
 def sbatch_at(conf: Path, folder: Path) -> Sbatch:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("SBATCH_", "SLURM_", "XMEM_"))}
+    environ = {
+        k: v for k, v in os.environ.items() if not k.startswith(("SBATCH_", "SLURM_", "XMEM_"))
+    }
     return Sbatch(folder, environ | {"SLURM_CONF": str(conf)})
 
 
@@ -63,20 +81,27 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Sbatch:
     """sbatch without a cluster: it only wants a slurm.conf."""
     folder = tmp_path_factory.mktemp("alone")
     conf = folder / "slurm.conf"
-    conf.write_text("ClusterName=none\nSlurmctldHost=localhost\nNodeName=localhost\nPartitionName=p Nodes=ALL\n")
+    conf.write_text(
+        "ClusterName=none\nSlurmctldHost=localhost\nNodeName=localhost\nPartitionName=p Nodes=ALL\n"
+    )
     return sbatch_at(conf, folder)
 
 
 @pytest.fixture(scope="module")
 def sbatch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbatch]:
-    """sbatch with a cluster that has GPUs a100_40 and h200 with the features gpu_mem_40g and h200."""
+    """sbatch with a cluster that has GPUs a100_40 and h200 with the features gpu_mem_40g and
+    h200."""
     folder = tmp_path_factory.mktemp("jobs")
     conf = os.environ.get("XMEM_TEST_SLURM_CONF")
     if conf is not None:
         yield sbatch_at(Path(conf), folder)
         return
-    site = Site.model_validate(tomllib.loads((resources.tree("site-config") / "example.toml").read_text()))
-    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:  # sockets need a short path
+    site = Site.model_validate(
+        tomllib.loads((resources.tree("site-config") / "example.toml").read_text())
+    )
+    with tempfile.TemporaryDirectory(
+        prefix="xl", dir="/tmp"
+    ) as parent:  # sockets need a short path
         Path(parent).chmod(0o755)
         running = lab.up(site, Path(parent, "lab"))
         try:
@@ -107,7 +132,9 @@ def test_the_table_has_every_option_that_sbatch_tells_of(alone: Sbatch) -> None:
 
 
 @pytest.mark.parametrize("option", SBATCH.options, ids=lambda option: option.name)
-def test_arity_and_release_of_every_option(option: Option, alone: Sbatch, release: tuple[int, ...]) -> None:
+def test_arity_and_release_of_every_option(
+    option: Option, alone: Sbatch, release: tuple[int, ...]
+) -> None:
     _, bare = alone(f"--{option.name}")
     _, given_one = alone(f"--{option.name}=1")
     if not is_in(option, release):
@@ -121,12 +148,18 @@ def test_arity_and_release_of_every_option(option: Option, alone: Sbatch, releas
         assert ("doesn't allow an argument" in given_one) == (option.arity == NONE)
     if option.short:
         assert "invalid option" not in alone(f"-{option.short}")[1]
-        assert ("requires an argument" in alone(f"-{option.short}")[1]) == (option.arity == REQUIRED)
+        assert ("requires an argument" in alone(f"-{option.short}")[1]) == (
+            option.arity == REQUIRED
+        )
 
 
 def test_abbreviations_are_those_of_getopt(alone: Sbatch, release: tuple[int, ...]) -> None:
-    table = Table(option._replace(since="", until="") for option in SBATCH.options if is_in(option, release))
-    beginnings = sorted({option.name[:length] for option in table.options for length in (1, 3, 5, 9)})
+    table = Table(
+        option._replace(since="", until="") for option in SBATCH.options if is_in(option, release)
+    )
+    beginnings = sorted(
+        {option.name[:length] for option in table.options for length in (1, 3, 5, 9)}
+    )
     for beginning in beginnings:
         _, said = alone(f"--{beginning}")
         is_one = not re.search("ambiguous|unrecognized", said)
@@ -142,7 +175,13 @@ def listed(said: str) -> list[dict[str, str]]:
     found = []
     for part in parts:
         pairs = dict(re.findall(r"^sbatch: ([a-z][a-z-]*) *: (.*)$", part, re.MULTILINE))
-        found.append({resolved(name): value for name, value in pairs.items() if not SBATCH.by_name[name].early})
+        found.append(
+            {
+                resolved(name): value
+                for name, value in pairs.items()
+                if not SBATCH.by_name[name].early
+            }
+        )
     return found
 
 
@@ -150,7 +189,16 @@ def resolved(name: str) -> str:
     return SBATCH.by_name[name].alias_of or name
 
 
-COMPARED = ("account", "comment", "constraint", "job-name", "partition", "qos", "reservation", "nodelist")
+COMPARED = (
+    "account",
+    "comment",
+    "constraint",
+    "job-name",
+    "partition",
+    "qos",
+    "reservation",
+    "nodelist",
+)
 
 
 def assert_lists_agree(components: Sequence[Request], lists: list[dict[str, str]]) -> None:
@@ -165,7 +213,9 @@ def assert_lists_agree(components: Sequence[Request], lists: list[dict[str, str]
 
 def same_gres(name: str, ours: str, slurms: str) -> bool:
     """Whether two lists are one: Slurm prints `gres:gpu:1` or `gres/gpu:1` for `gpu:1`."""
-    prefixed = {",".join(prefix + part for part in ours.split(",")) for prefix in ("", "gres:", "gres/")}
+    prefixed = {
+        ",".join(prefix + part for part in ours.split(",")) for prefix in ("", "gres:", "gres/")
+    }
     return slurms in prefixed or plain("gres", slurms) == plain(name, ours)
 
 
@@ -174,7 +224,9 @@ def plain(name: str, text: str) -> list[tuple[str, str | None, int]]:
 
 
 @pytest.mark.parametrize("place", ["script", "command line", "environment"])
-def test_every_option_is_read_in_every_place(place: str, sbatch: Sbatch, release: tuple[int, ...]) -> None:
+def test_every_option_is_read_in_every_place(
+    place: str, sbatch: Sbatch, release: tuple[int, ...]
+) -> None:
     (sbatch.folder / "nodes").write_text("somewhere\n")
     script = sbatch.folder / "every.sh"
     for option in SBATCH.options:
@@ -193,12 +245,16 @@ def test_every_option_is_read_in_every_place(place: str, sbatch: Sbatch, release
         _, said = sbatch("-v", "--test-only", *argv, environ=environ)
         lists = listed(said)
         assert lists, said
-        assert_lists_agree(Submission(("--test-only", *argv), environ, text.encode()).request.components, lists)
+        assert_lists_agree(
+            Submission(("--test-only", *argv), environ, text.encode()).request.components, lists
+        )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
-def test_odd_jobs_are_read_alike(lines: list[str], typed: list[str], environ: dict[str, str], sbatch: Sbatch) -> None:
+def test_odd_jobs_are_read_alike(
+    lines: list[str], typed: list[str], environ: dict[str, str], sbatch: Sbatch
+) -> None:
     script = (H + "\n".join(lines) + "\n").encode()
     (sbatch.folder / "odd.sh").write_bytes(script)
     argv = ("--test-only", *typed, "odd.sh")
@@ -211,8 +267,12 @@ def test_odd_jobs_are_read_alike(lines: list[str], typed: list[str], environ: di
         return
     lists = listed(said)
     request = Submission(argv, environ, script).request
-    if len(lists) < len(request.components):  # sbatch stops at a component whose values do not go together
-        assert re.search("[Ii]nvalid|invalid|must be|realistic", said.rpartition("defined options")[2]), said
+    if len(lists) < len(
+        request.components
+    ):  # sbatch stops at a component whose values do not go together
+        assert re.search(
+            "[Ii]nvalid|invalid|must be|realistic", said.rpartition("defined options")[2]
+        ), said
     assert_lists_agree(request.components[: len(lists)], lists)
 
 
@@ -245,7 +305,11 @@ def test_what_we_do_not_know_sbatch_does_not_know(option: str, sbatch: Sbatch) -
         ((), {}, "#SBATCH --gres=gpu:1 # one\n#SBATCH -Cgpu_mem_40g\n"),
         (("--gpus=1",), {"SBATCH_GRES": "gpu:1"}, ""),
         (("-G", "1", "-N1"), {}, "#SBATCH --gpus-per-node=1\n"),
-        (("--gres=gpu:h200:1", ":", "--gres", "gpu:1"), {}, "#SBATCH -Jx\n#SBATCH hetjob\n#SBATCH -Jy\n"),
+        (
+            ("--gres=gpu:h200:1", ":", "--gres", "gpu:1"),
+            {},
+            "#SBATCH -Jx\n#SBATCH hetjob\n#SBATCH -Jy\n",
+        ),
     ],
 )
 def test_an_edited_job_is_the_job_that_was_wanted(
@@ -261,27 +325,42 @@ def test_an_edited_job_is_the_job_that_was_wanted(
     jobs = shown(sbatch, said)
     assert_job_is(after.request, jobs)
     assert jobs[0]["Features"] == "a100&gpu_mem_40g"
-    assert all("gpu:a100_40:1" in job.get("TresPerNode", "") + job.get("TresPerJob", "") for job in jobs)
+    assert all(
+        "gpu:a100_40:1" in job.get("TresPerNode", "") + job.get("TresPerJob", "") for job in jobs
+    )
 
 
 def shown(sbatch: Sbatch, said: str) -> list[dict[str, str]]:
-    """Return what scontrol shows of the job just submitted, component by component, and cancel it."""
+    """Return what scontrol shows of the job just submitted, component by component, and cancel
+    it."""
     found = re.search(r"Submitted batch job (\d+)", said)
     assert found, said
     text = subprocess.run(
-        ["scontrol", "-o", "show", "job", found[1]], env=sbatch.environ, capture_output=True, check=True, timeout=60
+        ["scontrol", "-o", "show", "job", found[1]],
+        env=sbatch.environ,
+        capture_output=True,
+        check=True,
+        timeout=60,
     ).stdout.decode(errors="surrogateescape")
     subprocess.run(["scancel", found[1]], env=sbatch.environ, check=True, timeout=60)
     fields = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
-    return [{name: value.strip() for name, value in fields.findall(line)} for line in text.splitlines() if line]
+    return [
+        {name: value.strip() for name, value in fields.findall(line)}
+        for line in text.splitlines()
+        if line
+    ]
 
 
 def assert_job_is(request: Request, jobs: list[dict[str, str]]) -> None:
     assert len(jobs) == len(request.components)
     for component, job in zip(request.components, jobs, strict=True):
         assert job["Features"] == (component.constraint or "(null)")
-        assert_gres_is("gres", component.value("gres"), job.get("TresPerNode", job.get("TresPerJob", "")))
-        memory = {setting.name: gres.parse_memory(setting.value or "") for setting in component.memory}
+        assert_gres_is(
+            "gres", component.value("gres"), job.get("TresPerNode", job.get("TresPerJob", ""))
+        )
+        memory = {
+            setting.name: gres.parse_memory(setting.value or "") for setting in component.memory
+        }
         for name, field in (("mem", "MinMemoryNode"), ("mem-per-cpu", "MinMemoryCPU")):
             if name in memory:
                 assert gres.parse_memory(job[field]) == memory[name]

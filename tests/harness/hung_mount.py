@@ -1,9 +1,10 @@
-"""A file system that never answers: a FUSE mount of which every request is read, and none replied to but the first.
+"""A file system that never answers: a FUSE mount of which every request is read, and none replied
+to but the first.
 
-So does a mount whose server is gone. It is mounted in a namespace of its own: only who is brought there sees it.
-Whoever touches it waits in the kernel, and no signal ends that, as the request is with the server already (fuse(4),
-fs/fuse/dev.c: request_wait_answer). When the server here ends, all get an error.
-"""
+So does a mount whose server is gone. It is mounted in a namespace of its own: only who is brought
+there sees it. Whoever touches it waits in the kernel, and no signal ends that, as the request is
+with the server already (fuse(4), fs/fuse/dev.c: request_wait_answer). When the server here ends,
+all get an error."""
 
 import ctypes
 import os

@@ -1,4 +1,5 @@
-"""Scripts under the probe, without a sandbox: what tests the probe, or what is estimated of its traces, runs here.
+"""Scripts under the probe, without a sandbox: what tests the probe, or what is estimated of its
+traces, runs here.
 
 The Python may be warm (`warm`), which takes a twentieth of the time.
 """
@@ -25,7 +26,8 @@ H100 = load_catalogue()["h100-sxm5-80gb"]
 
 @dataclass(frozen=True)
 class Ran:
-    """A script that has ended, and the traces of its processes, those that used no GPU memory included."""
+    """A script that has ended, and the traces of its processes, those that used no GPU memory
+    included."""
 
     returncode: int
     stdout: str
@@ -61,13 +63,16 @@ def stand_ins(python: Path) -> Path:
 
 
 def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
-    """Return a function that runs a script in a folder; `arguments` are for the Python in its place.
+    """Return a function that runs a script in a folder; `arguments` are for the Python in its
+    place.
 
-    Keywords that are not named are environment variables. `seconds` is how long a dry run it shall think it is.
-    """
+    Keywords that are not named are environment variables. `seconds` is how long a dry run it shall
+    think it is."""
     traces, script = folder / "traces", folder / "train.py"
     traces.mkdir(exist_ok=True)
-    written = list[Path]()  # run after run: by their names alone process 10000 would come before process 9999
+    written = list[
+        Path
+    ]()  # run after run: by their names alone process 10000 would come before process 9999
 
     def run(
         code: str,
@@ -78,8 +83,12 @@ def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
         **environment: str,
     ) -> Ran:
         script.write_text(code, encoding="utf-8")
-        environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        environ |= gpu_environment.environment(H100, gpus, traces, environment.pop("PYTHONPATH", None))
+        environ = {
+            name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ
+        }
+        environ |= gpu_environment.environment(
+            H100, gpus, traces, environment.pop("PYTHONPATH", None)
+        )
         environ["XMEM_ENGINE"] = "device"
         environ["XMEM_DEVICE_BUILD"] = json.dumps(["sh", "-c", 'echo "$0"', str(stand_ins)])
         if seconds is not None:
@@ -87,7 +96,11 @@ def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
             environ["XMEM_CPU_SECONDS"] = str(seconds)
         ran = subprocess.run(
             [python, *arguments],
-            env={name: value for name, value in (environ | environment).items() if name not in without},
+            env={
+                name: value
+                for name, value in (environ | environment).items()
+                if name not in without
+            },
             cwd=folder,
             capture_output=True,
             text=True,

@@ -1,16 +1,18 @@
-"""Which slow tests run today? With --rotate: those of what has changed, and each of the others once in some days.
+"""Which slow tests run today? With --rotate: those of what has changed, and each of the others once
+in some days.
 
-A slow test is marked `slow(covers=[...], every=DAYS)`. It runs where a changed file is its own, or one that `covers`
-names (patterns of fnmatch, `*` goes through folders), or where it is its day: crc32 of its id % DAYS == days since
-1970-01-01 (UTC) % DAYS, which everybody can compute. With `as_one=True` the id is its file's: those tests share what
-takes the time. What has changed is what `git diff` says against
+A slow test is marked `slow(covers=[...], every=DAYS)`. It runs where a changed file is its own, or
+one that `covers` names (patterns of fnmatch, `*` goes through folders), or where it is its day:
+crc32 of its id % DAYS == days since 1970-01-01 (UTC) % DAYS, which everybody can compute. With
+`as_one=True` the id is its file's: those tests share what takes the time. What has changed is what
+`git diff` says against
 
 1. XMEM_TEST_BASE, any name of a commit, such as the last one whose tests passed, if that is set;
 2. else the commit at which this branch left the default branch of its origin;
 3. else, on that branch itself, as in a clean clone, the commit before this one.
 
-and what is not committed. Without git, or where there is no such commit, it is each test's day that decides, alone.
-Without --rotate all tests run. The summary says how many were left out, and why.
+and what is not committed. Without git, or where there is no such commit, it is each test's day that
+decides, alone. Without --rotate all tests run. The summary says how many were left out, and why.
 """
 
 import os
@@ -31,7 +33,9 @@ _ROOT = Path(__file__).parents[2]
 _LEFT_OUT = "left_out"
 
 
-def some_each_time(members: Iterable[str], some: Collection[str], slow: pytest.MarkDecorator) -> list[Any]:
+def some_each_time(
+    members: Iterable[str], some: Collection[str], slow: pytest.MarkDecorator
+) -> list[Any]:
     """Return the parameters of a test that has many of a kind: all but some are slow."""
     assert set(some) < set(members)
     return [pytest.param(each, marks=() if each in some else slow) for each in members]
@@ -40,7 +44,9 @@ def some_each_time(members: Iterable[str], some: Collection[str], slow: pytest.M
 def git(*words: str) -> list[str]:
     """Return the lines that git answers; none where it refuses."""
     try:
-        ran = subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            ["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False
+        )
     except OSError:
         return []
     return ran.stdout.splitlines() if ran.returncode == 0 else []
@@ -53,7 +59,9 @@ def base() -> str | None:
         return asked
     head = git("rev-parse", "HEAD")
     left = git("merge-base", "HEAD", "origin/HEAD")
-    return next(iter(left if left != head and left else git("rev-parse", "--verify", "HEAD~1")), None)
+    return next(
+        iter(left if left != head and left else git("rev-parse", "--verify", "HEAD~1")), None
+    )
 
 
 def changed(since: str | None) -> set[str]:
@@ -76,12 +84,16 @@ class Rotation:
     """Leaves out what is slow and not due."""
 
     def __init__(self) -> None:
-        os.environ.setdefault(DAY, str(int(time.time() // 86400)))  # one day for all workers, also past midnight
+        os.environ.setdefault(
+            DAY, str(int(time.time() // 86400))
+        )  # one day for all workers, also past midnight
         self.day = int(os.environ[DAY])
         self.base = base()
         self.left_out = 0
 
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
         """Deselect it."""
         files = changed(self.base)
         out = [item for item in items if not self._runs(item, files)]
@@ -94,7 +106,10 @@ class Rotation:
         if mark is None:
             return True
         own = item.nodeid.partition("::")[0]
-        every, name = mark.kwargs.get("every", DAYS), own if mark.kwargs.get("as_one") else item.nodeid
+        every, name = (
+            mark.kwargs.get("every", DAYS),
+            own if mark.kwargs.get("as_one") else item.nodeid,
+        )
         return is_due(name, every, self.day) or is_touched(own, mark.kwargs["covers"], files)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -112,6 +127,8 @@ class Rotation:
         if self.left_out:
             since = f"since {self.base[:12]}" if self.base else "that git knows of"
             terminalreporter.write_line(
-                f"{self.left_out} slow tests left out: nothing that they cover has changed {since}, and today"
-                f" (day {self.day}) is not theirs. `make test-all` runs all; tests/harness/rotation.py says which when."
+                f"{self.left_out} slow tests left out: nothing that they cover has changed "
+                f"{since}, and today"
+                f" (day {self.day}) is not theirs. `make test-all` runs all; "
+                "tests/harness/rotation.py says which when."
             )

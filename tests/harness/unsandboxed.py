@@ -1,4 +1,5 @@
-"""A dry run without its sandbox: in a warm Python, where a test is of what comes of a script and not of its isolation.
+"""A dry run without its sandbox: in a warm Python, where a test is of what comes of a script and
+not of its isolation.
 
 What the script writes stays, the network is there, and no limit holds it but the probe's own.
 """
@@ -14,7 +15,9 @@ from xmem_slurm.sandbox.sandbox import OUTPUT_BYTES, Outcome
 HANG_SECONDS = 240
 
 
-def run(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], **_of_the_sandbox: object) -> Outcome:
+def run(
+    argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], **_of_the_sandbox: object
+) -> Outcome:
     """Stand for `sandbox.run`."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as output:

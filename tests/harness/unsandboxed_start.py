@@ -1,7 +1,8 @@
-"""xsbatch, xmem-slurm or the filter, whose dry runs are no more than processes, as a warm Python has to be.
+"""xsbatch, xmem-slurm or the filter, whose dry runs are no more than processes, as a warm Python
+has to be.
 
-Run as `python -I unsandboxed_start.py MODULE ARGUMENTS...`: the module of xmem_slurm whose `main` is started.
-"""
+Run as `python -I unsandboxed_start.py MODULE ARGUMENTS...`: the module of xmem_slurm whose `main`
+is started."""
 
 import importlib
 import sys

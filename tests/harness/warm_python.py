@@ -1,10 +1,11 @@
-"""The job's Python, warm: takes the arguments of a Python and behaves as that, but for the seconds of importing torch.
+"""The job's Python, warm: takes the arguments of a Python and behaves as that, but for the seconds
+of importing torch.
 
-Run as `python -IS warm_python.py PYTHON FOLDER OWNER ARGUMENTS...` (`warm.installed` makes a program of it). The first
-one starts a server (`warm_server`), which lives as long as the process OWNER; so for each environment of what native
-libraries read as they are loaded. What tests how a Python starts has no use for this:
-options of Python's, and what has no probe in its PYTHONPATH, are run by PYTHON itself, always.
-"""
+Run as `python -IS warm_python.py PYTHON FOLDER OWNER ARGUMENTS...` (`warm.installed` makes a
+program of it). The first one starts a server (`warm_server`), which lives as long as the process
+OWNER; so for each environment of what native libraries read as they are loaded. What tests how a
+Python starts has no use for this: options of Python's, and what has no probe in its PYTHONPATH, are
+run by PYTHON itself, always."""
 
 import fcntl
 import hashlib
@@ -21,7 +22,8 @@ READ_AS_LOADED = (
     "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "CUDA_", "NCCL_", "NVIDIA_", "TRITON_",
     "LANG", "LC_", "PYTHON", "MALLOC_",
 )  # fmt: skip
-"""How the names of variables begin that a library reads as it is loaded, or a module of torch's as it is imported."""
+"""How the names of variables begin that a library reads as it is loaded, or a module of torch's as
+it is imported."""
 READ_LATER = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 START_SECONDS = 120
 
@@ -41,9 +43,11 @@ def is_warm(arguments: list[str], environ: dict[str, str]) -> bool:
 def loaded_with(environ: dict[str, str]) -> dict[str, str]:
     """Return the variables that decide what a Python with torch is once it is loaded.
 
-    What leads to the probe (`xmem_slurm/device/preload.py`) is not needed where that is started anyway.
-    """
-    theirs = ":".join(each for each in environ.get("LD_PRELOAD", "").split(":") if "/preload-" not in each)
+    What leads to the probe (`xmem_slurm/device/preload.py`) is not needed where that is started
+    anyway."""
+    theirs = ":".join(
+        each for each in environ.get("LD_PRELOAD", "").split(":") if "/preload-" not in each
+    )
     return {
         name: value
         for name, value in sorted({**environ, "LD_PRELOAD": theirs}.items())
@@ -54,7 +58,8 @@ def loaded_with(environ: dict[str, str]) -> dict[str, str]:
 def connected(python: str, folder: Path, owner: str, environ: dict[str, str]) -> socket.socket:
     """Return a connection to the server for this environment, which is started if there is none.
 
-    Settings of torch's allocator are mostly those of one run: there it is started as it is asked for again.
+    Settings of torch's allocator are mostly those of one run: there it is started as it is asked
+    for again.
 
     Raises ConnectionError: there is none.
     """
@@ -68,11 +73,16 @@ def connected(python: str, folder: Path, owner: str, environ: dict[str, str]) ->
             if any(each.startswith("PYTORCH_") for each in variables) and not first.exists():
                 first.touch()
                 raise ConnectionError("the first one")
-            others = {each: environ[each] for each in ("PATH", "HOME", "XMEM_DEVICE_BUILD") if each in environ}
+            others = {
+                each: environ[each]
+                for each in ("PATH", "HOME", "XMEM_DEVICE_BUILD")
+                if each in environ
+            }
             with (folder / f"{name}.log").open("w") as log:
                 server = subprocess.Popen(
                     [python, Path(__file__).with_name("warm_server.py"), address, owner],
-                    env={**variables, **others, "TORCHINDUCTOR_COMPILE_THREADS": "1"},  # as the probe sets it
+                    # as the probe sets it
+                    env={**variables, **others, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
                     cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
             until = time.monotonic() + START_SECONDS
@@ -85,7 +95,8 @@ def connected(python: str, folder: Path, owner: str, environ: dict[str, str]) ->
 
 
 def ended(connection: socket.socket, arguments: list[str], environ: dict[str, str]) -> int:
-    """Have the arguments run; return the status of the process (`os.waitpid`). Signals to this one are for that."""
+    """Have the arguments run; return the status of the process (`os.waitpid`). Signals to this one
+    are for that."""
     umask = os.umask(0)
     request = {"argv": arguments, "environ": environ, "cwd": str(Path.cwd()), "umask": umask}
     text = json.dumps(request).encode() + b"\n"

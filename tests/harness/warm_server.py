@@ -1,10 +1,13 @@
-"""A Python of the job's that has imported torch on the stand-ins, and forks for each script that is to be run.
+"""A Python of the job's that has imported torch on the stand-ins, and forks for each script that is
+to be run.
 
-Run by the job's Python as `warm_server.py SOCKET OWNER`; it ends with the process OWNER. `warm_python` is who asks.
+Run by the job's Python as `warm_server.py SOCKET OWNER`; it ends with the process OWNER.
+`warm_python` is who asks.
 
-Nothing of the probe is here: the child starts it as a Python that starts does (sitecustomize). What it finds warm is
-the interpreter and torch, which stays out of sight until the script imports it. Then the probe goes around that import
-as around any other; only that torch's modules are not executed again. CUDA was not touched before.
+Nothing of the probe is here: the child starts it as a Python that starts does (sitecustomize). What
+it finds warm is the interpreter and torch, which stays out of sight until the script imports it.
+Then the probe goes around that import as around any other; only that torch's modules are not
+executed again. CUDA was not touched before.
 
 Python 3.9 and the standard library, as in the probe.
 """
@@ -38,7 +41,8 @@ OUT_OF_SIGHT = ("torch", "torchgen", "functorch", "triton")
 
 
 class Ticks:
-    """In place of the clock by which the probe judges a run: each look of the main thread at it takes so many seconds.
+    """In place of the clock by which the probe judges a run: each look of the main thread at it
+    takes so many seconds.
 
     It looks at each batch and each step, so a script comes equally far on every machine.
     """
@@ -53,7 +57,8 @@ class Ticks:
 
 
 class WarmTorch:
-    """Finds the torch that was imported before, and gives back all that came with it: a finder and a loader."""
+    """Finds the torch that was imported before, and gives back all that came with it: a finder and
+    a loader."""
 
     def __init__(self, modules, at_exit):
         self._modules, self._at_exit = modules, at_exit
@@ -68,9 +73,14 @@ class WarmTorch:
         return spec
 
     def _would_be_found(self):
-        """Whether this is the torch that the script would import, and nothing of it was tampered with before."""
+        """Whether this is the torch that the script would import, and nothing of it was tampered
+        with before."""
         found = PathFinder.find_spec("torch")
-        return found is not None and found.origin == self._spec.origin and sys.modules.keys().isdisjoint(self._modules)
+        return (
+            found is not None
+            and found.origin == self._spec.origin
+            and sys.modules.keys().isdisjoint(self._modules)
+        )
 
     def create_module(self, spec):
         return self._torch
@@ -88,12 +98,16 @@ class WarmTorch:
 def warm_torch():
     """Import torch on the stand-ins, and put it out of sight."""
     at_exit, register = [], atexit.register
-    atexit.register = lambda function, *args, **kwargs: at_exit.append((function, args, kwargs)) or function
+    atexit.register = lambda function, *args, **kwargs: (
+        at_exit.append((function, args, kwargs)) or function
+    )
     folder = importlib.util.find_spec("torch").submodule_search_locations[0]
     build = [*json.loads(os.environ["XMEM_DEVICE_BUILD"]), folder]
     built = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     BUILT.append(built)
-    for name in sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name)):  # as the probe does it
+    for name in sorted(
+        os.listdir(built), key=lambda name: ("libcudart" not in name, name)
+    ):  # as the probe does it
         if ".so" in name:
             ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL)
     for name in IMPORTED:
@@ -110,10 +124,13 @@ class Server:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(os.pidfd_open(owner), selectors.EVENT_READ, lambda _owner: os._exit(0))
+        self._selector.register(
+            os.pidfd_open(owner), selectors.EVENT_READ, lambda _owner: os._exit(0)
+        )
 
     def serve(self):
-        """Return (request, descriptors of its stdin, stdout, stderr) in a child; never in the server."""
+        """Return (request, descriptors of its stdin, stdout, stderr) in a child; never in the
+        server."""
         while True:
             for key, _ in self._selector.select():
                 request = key.data(key.fileobj)
@@ -133,12 +150,17 @@ class Server:
             os.close(each)
         connection.sendall(b"%d\n" % child)
         ended = os.pidfd_open(child)
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._gone(connection, child))
-        self._selector.register(ended, selectors.EVENT_READ, lambda _: self._ended(connection, child, ended))
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda _: self._gone(connection, child)
+        )
+        self._selector.register(
+            ended, selectors.EVENT_READ, lambda _: self._ended(connection, child, ended)
+        )
         return None
 
     def _leave(self, connection, listener):
-        """Close in a child what is the server's: collected later, it would take the number of a file of the script."""
+        """Close in a child what is the server's: collected later, it would take the number of a
+        file of the script."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
                 key.fileobj.close()
@@ -160,7 +182,8 @@ class Server:
 
 
 def become(request, descriptors, kept):
-    """Be a Python that starts as `request` says: its environment, folder, arguments and files, and sitecustomize."""
+    """Be a Python that starts as `request` says: its environment, folder, arguments and files, and
+    sitecustomize."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     for name in os.listdir("/proc/self/fd"):
@@ -171,7 +194,9 @@ def become(request, descriptors, kept):
     os.environ.clear()
     os.environ.update(request["environ"])
     ctypes.CDLL(None).xmem_configure()  # what the stand-ins read as they were loaded
-    if "XMEM_DEVICE_BUILD" in os.environ:  # those that are mapped, not a second copy, which would see nothing
+    if (
+        "XMEM_DEVICE_BUILD" in os.environ
+    ):  # those that are mapped, not a second copy, which would see nothing
         os.environ["XMEM_DEVICE_BUILD"] = json.dumps(["sh", "-c", "echo " + shlex.quote(BUILT[0])])
     os.chdir(request["cwd"])
     sys.orig_argv = [sys.executable, *request["argv"]]

@@ -1,4 +1,5 @@
-"""Run a batch script dry, as whoever this process is: `container_driver.py SCRIPT GPUS`; JSON on stdout."""
+"""Run a batch script dry, as whoever this process is: `container_driver.py SCRIPT GPUS`; JSON on
+stdout."""
 
 import json
 import os
@@ -15,7 +16,9 @@ from xmem_slurm.slurm.submission import Submission
 
 
 def main(script: str, gpus: str) -> None:
-    job = from_submission(Submission((f"--gres=gpu:{gpus}", "job.sh"), dict(os.environ), Path(script).read_bytes()))
+    job = from_submission(
+        Submission((f"--gres=gpu:{gpus}", "job.sh"), dict(os.environ), Path(script).read_bytes())
+    )
     ran = runner.run(DryRunOrder.of(job, load_catalogue()["h200"], Budget(seconds=240)))
     answer = {"said": ran.outcome.output_tail.decode(), "cpu_seconds": ran.outcome.cpu_seconds}
     try:

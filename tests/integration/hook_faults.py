@@ -1,9 +1,10 @@
-"""Run by a job's Python in a dry run: a training script once for each hook of the probe, under a torch without it.
+"""Run by a job's Python in a dry run: a training script once for each hook of the probe, under a
+torch without it.
 
-`hook_faults.py TABLE SCRIPT` imports torch once, unhooked, and forks for each name that `_xmem.patches.TABLE` reads and
-for each replacement: in the child these are not there. What is read is taken away, where torch itself can do without;
-else the row asks for another name. A line of JSON on stdout says of each child which names those were and how it ended.
-"""
+`hook_faults.py TABLE SCRIPT` imports torch once, unhooked, and forks for each name that
+`_xmem.patches.TABLE` reads and for each replacement: in the child these are not there. What is read
+is taken away, where torch itself can do without; else the row asks for another name. A line of JSON
+on stdout says of each child which names those were and how it ended."""
 
 import importlib
 import importlib.util
@@ -41,10 +42,13 @@ def unhooked():
 
 
 def is_there(row):
-    """Whether the module of a row is; what is waited for may be no part of this Python, and its import begins CUDA."""
+    """Whether the module of a row is; what is waited for may be no part of this Python, and its
+    import begins CUDA."""
     module = row.owner.partition(":")[0]
     try:
-        return bool(importlib.util.find_spec(module) if row.late else importlib.import_module(module))
+        return bool(
+            importlib.util.find_spec(module) if row.late else importlib.import_module(module)
+        )
     except ImportError:
         return False
 
@@ -55,11 +59,16 @@ def asked_otherwise(row):
     A class may have a name from its base, which is torch's C++.
     """
     taken_away = row.is_read and row.name.startswith("_") and row.name not in OF_TORCH_ITSELF
-    return row if taken_away and row.name in vars(patches._owner(row)) else row._replace(name=row.name + "_once")
+    return (
+        row
+        if taken_away and row.name in vars(patches._owner(row))
+        else row._replace(name=row.name + "_once")
+    )
 
 
 def kinds(table):
-    """Return the rows that are taken away together: those of one replacement; of what is read, those of one name."""
+    """Return the rows that are taken away together: those of one replacement; of what is read,
+    those of one name."""
 
     def kind(row):
         return row.by, row.name if row.is_read else ""
@@ -81,7 +90,9 @@ def main():
             recorder._begin()
             for row in set(missing) & set(asked):
                 delattr(patches._owner(row), row.name)
-            recorder.table = tuple(asked[missing.index(row)] if row in missing else row for row in table)
+            recorder.table = tuple(
+                asked[missing.index(row)] if row in missing else row for row in table
+            )
             recorder.after_torch(torch)
             for row in missing:
                 importlib.import_module(row.owner.partition(":")[0])

@@ -1,8 +1,9 @@
-"""What a hostile job tries from inside the sandbox. Each function is one attempt, and raises Escaped where it works.
+"""What a hostile job tries from inside the sandbox. Each function is one attempt, and raises
+Escaped where it works.
 
-Run by the system's Python in a dry run, each attempt in a process of its own: `hostile_probes.py` prints a JSON object
-with what came of each. What it takes is the standard library; system calls are made without the C library's help.
-"""
+Run by the system's Python in a dry run, each attempt in a process of its own: `hostile_probes.py`
+prints a JSON object with what came of each. What it takes is the standard library; system calls are
+made without the C library's help."""
 
 import ctypes
 import fcntl
@@ -62,7 +63,7 @@ def denied(act: Callable[[], object]) -> None:
     raise Escaped("it was allowed")
 
 
-# -- memory that no limit of a process counts --------------------------------------------------------------------------
+# -- memory that no limit of a process counts ------------------------------------------------------
 
 
 def memory_file() -> None:
@@ -155,7 +156,9 @@ def sockets_that_nobody_can_be_asked_about() -> None:
             denied(lambda family=family, kind=kind: socket.socketpair(family, kind))  # type: ignore[misc]
     for protocol in (33, 132, 136, 262):
         for kind in kinds:
-            denied(lambda kind=kind, protocol=protocol: socket.socket(socket.AF_INET, kind, protocol))  # type: ignore[misc]
+            denied(
+                lambda kind=kind, protocol=protocol: socket.socket(socket.AF_INET, kind, protocol)
+            )  # type: ignore[misc]
 
 
 def larger_buffers() -> None:
@@ -210,10 +213,12 @@ def message_queues_of_the_user() -> None:
         raise Escaped("RLIMIT_MSGQUEUE")
 
 
-# -- what is bound from outside ----------------------------------------------------------------------------------------
+# -- what is bound from outside --------------------------------------------------------------------
 
 NODES = [
-    f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "fuse") if Path("/dev", name).exists()
+    f"/dev/{name}"
+    for name in ("null", "zero", "full", "random", "urandom", "fuse")
+    if Path("/dev", name).exists()
 ]
 
 
@@ -243,7 +248,11 @@ def attributes_of_a_device() -> None:
 def a_device_that_is_open() -> None:
     for node in NODES[:5]:
         one = os.open(node, os.O_RDONLY)
-        for act in (lambda one: os.fchmod(one, 0o666), lambda one: os.fchown(one, os.getuid(), -1), os.utime):
+        for act in (
+            lambda one: os.fchmod(one, 0o666),
+            lambda one: os.fchown(one, os.getuid(), -1),
+            os.utime,
+        ):
             denied(lambda act=act, one=one: act(one))  # type: ignore[misc]
 
 
@@ -294,7 +303,7 @@ def locked_limits_of_file_size() -> None:
     denied_value(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most + 1, most + 1)))
 
 
-# -- namespaces and mounts ---------------------------------------------------------------------------------------------
+# -- namespaces and mounts -------------------------------------------------------------------------
 
 
 def a_user_namespace() -> None:
@@ -314,7 +323,12 @@ def a_user_namespace_by_clone() -> None:
 
 
 def a_user_namespace_by_clone3() -> None:
-    arguments = NEWUSER.to_bytes(8, "little") + bytes(24) + int(signal.SIGCHLD).to_bytes(8, "little") + bytes(24)
+    arguments = (
+        NEWUSER.to_bytes(8, "little")
+        + bytes(24)
+        + int(signal.SIGCHLD).to_bytes(8, "little")
+        + bytes(24)
+    )
     result = call("clone3", arguments, 64)
     if result == 0:
         os._exit(0)
@@ -352,7 +366,10 @@ def a_tmpfs_by_the_new_calls() -> None:
 
 
 def a_tmpfs_in_a_namespace_by_unshare_1() -> None:
-    if os.system("unshare --user --map-root-user --mount mount -t tmpfs none /mnt 2> /dev/null") == 0:
+    if (
+        os.system("unshare --user --map-root-user --mount mount -t tmpfs none /mnt 2> /dev/null")
+        == 0
+    ):
         raise Escaped("it was mounted")
 
 
@@ -378,12 +395,17 @@ def files_by_their_handle() -> None:
     handle = ctypes.create_string_buffer((128).to_bytes(4, "little") + bytes(132), 136)
     mount = ctypes.c_int()
     libc.syscall(
-        ctypes.c_long(NUMBERS["name_to_handle_at"][0 if X86 else 1]), -100, b"/tmp", handle, ctypes.byref(mount), 0
+        ctypes.c_long(NUMBERS["name_to_handle_at"][0 if X86 else 1]),
+        -100,
+        b"/tmp",
+        handle,
+        ctypes.byref(mount),
+        0,
     )
     refused("open_by_handle_at", os.open("/tmp", os.O_RDONLY), handle.raw, 0)
 
 
-# -- who is outside ----------------------------------------------------------------------------------------------------
+# -- who is outside --------------------------------------------------------------------------------
 
 
 def tracing_process_1() -> None:
@@ -417,7 +439,11 @@ def limits_of_process_1() -> None:
 def priorities_of_process_1() -> None:
     """With one of the lowest it would look too late."""
     before = os.getpriority(os.PRIO_PROCESS, 1), os.sched_getscheduler(1)
-    for which, who in ((os.PRIO_PROCESS, 1), (os.PRIO_PGRP, os.getpgid(1)), (os.PRIO_USER, os.getuid())):
+    for which, who in (
+        (os.PRIO_PROCESS, 1),
+        (os.PRIO_PGRP, os.getpgid(1)),
+        (os.PRIO_USER, os.getuid()),
+    ):
         denied(lambda which=which, who=who: os.setpriority(which, who, 19))  # type: ignore[misc]
     denied(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)))
     denied(lambda: os.sched_setparam(1, os.sched_param(0)))
@@ -454,7 +480,7 @@ def the_network() -> None:
     denied(lambda: socket.create_connection(("192.0.2.1", 80), 1))
 
 
-# -- the machine -------------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
 
 def more_cpus() -> None:
@@ -504,7 +530,12 @@ def the_machine_s_disks_written_to() -> None:
 
 
 def settings_of_the_kernel() -> None:
-    for name in ("kernel/core_pattern", "vm/drop_caches", "user/max_user_namespaces", "kernel/shmmax"):
+    for name in (
+        "kernel/core_pattern",
+        "vm/drop_caches",
+        "user/max_user_namespaces",
+        "kernel/shmmax",
+    ):
         denied(lambda name=name: Path("/proc/sys", name).write_text("1"))  # type: ignore[misc]
 
 
@@ -526,10 +557,24 @@ def control_groups() -> None:
 
 def its_own_control_group() -> None:
     """And those above it, which a user whose subtree it is owns, too."""
-    line = next((line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "0::/")
+    line = next(
+        (
+            line
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if line.startswith("0::")
+        ),
+        "0::/",
+    )
     here = Path("/sys/fs/cgroup", line[3:].lstrip("/"))
     for folder in (here, *here.parents[:2], *here.parent.glob("*/")):
-        for name in ("cgroup.procs", "cgroup.threads", "cgroup.kill", "memory.max", "pids.max", "cpu.max"):
+        for name in (
+            "cgroup.procs",
+            "cgroup.threads",
+            "cgroup.kill",
+            "memory.max",
+            "pids.max",
+            "cpu.max",
+        ):
             denied(lambda path=folder / name: os.open(path, os.O_WRONLY))  # type: ignore[misc]
         denied(lambda folder=folder: (folder / "xmem-hostile").mkdir())  # type: ignore[misc]
 
@@ -548,7 +593,11 @@ def modules_swap_time_and_name() -> None:
 
 
 def privileges_by_exec() -> None:
-    lines = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    lines = dict(
+        line.split(":\t", 1)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if ":\t" in line
+    )
     if (lines["NoNewPrivs"], lines["Seccomp"]) != ("1", "2"):
         raise Escaped(str(lines))
 
@@ -578,7 +627,11 @@ def attempts() -> dict[str, Callable[[], None]]:
     """By name, all of the above."""
     helpers = {attempts, main, call, refused, denied, denied_value, given}
     helpers |= {_outlive, _many, _nodes_are}
-    return {name: each for name, each in globals().items() if isinstance(each, FunctionType) and each not in helpers}
+    return {
+        name: each
+        for name, each in globals().items()
+        if isinstance(each, FunctionType) and each not in helpers
+    }
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""Run one command in the sandbox as another user: the request (JSON) on stdin, the outcome on stdout.
+"""Run one command in the sandbox as another user: the request (JSON) on stdin, the outcome on
+stdout.
 
-A process of its own, because the sandbox forks, and because a test that runs as root gives its rights up for good. The
-module is imported before that: the other user need not be able to read it.
+A process of its own, because the sandbox forks, and because a test that runs as root gives its
+rights up for good. The module is imported before that: the other user need not be able to read it.
 """
 
 import ctypes
@@ -16,7 +17,8 @@ from xmem_slurm.errors import SandboxError
 from xmem_slurm.sandbox import cgroup, first_process, mounts, sandbox, syscalls
 
 _BEYOND = 900
-"""Open files that a process may have: fewer than a shell usually allows, more than any test opens."""
+"""Open files that a process may have: fewer than a shell usually allows, more than any test
+opens."""
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""Advice changes one thing of a job in a dry run of its own, says what it was, and changes nothing where it cannot."""
+"""Advice changes one thing of a job in a dry run of its own, says what it was, and changes nothing
+where it cannot."""
 
 import os
 from pathlib import Path
@@ -57,7 +58,11 @@ LOADER = "DataLoader(TensorDataset(torch.zeros(200, 1, 1)), batch_size={})"
 
 def tried(folder: Path, python: Path, script: str) -> tuple[Sizing, dict[str, Advice]]:
     (folder / "train.py").write_text(script)
-    job = Submission((f"--chdir={folder}", "job.sh"), dict(os.environ), f"#!/bin/sh\nexec {python} train.py\n".encode())
+    job = Submission(
+        (f"--chdir={folder}", "job.sh"),
+        dict(os.environ),
+        f"#!/bin/sh\nexec {python} train.py\n".encode(),
+    )
     budget = Budget(seconds=100)
     sized = dispatch.one(on_one(job, [0], "small", GPU, budget), HERE)[0]
     assert isinstance(sized, Sizing), sized
@@ -80,15 +85,23 @@ def test_each_change_is_made_and_needs_less(tmp_path: Path, warm_python: Path) -
 
 
 @pytest.mark.parametrize("own", ["around", "within"])
-def test_what_would_change_nothing_is_not_advised(tmp_path: Path, warm_python: Path, own: str) -> None:
-    """The script has autocast on already: around its calls of the model, or as Accelerate does, within them."""
+def test_what_would_change_nothing_is_not_advised(
+    tmp_path: Path, warm_python: Path, own: str
+) -> None:
+    """The script has autocast on already: around its calls of the model, or as Accelerate does,
+    within them."""
     loaders = f"[{LOADER.format(16)}, {LOADER.format(32)}]"
     script = TRAIN.format(on=True, loaders=loaders)
     if own == "within":
         on = 'model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)'
-        script = script.replace("enabled=True", "enabled=False").replace("optimizer = ", f"{on}\noptimizer = ", 1)
+        script = script.replace("enabled=True", "enabled=False").replace(
+            "optimizer = ", f"{on}\noptimizer = ", 1
+        )
     _, found = tried(tmp_path, warm_python, script)
-    assert all(advice.estimate is None and advice.why_not == CHANGES[change][1] for change, advice in found.items())
+    assert all(
+        advice.estimate is None and advice.why_not == CHANGES[change][1]
+        for change, advice in found.items()
+    )
 
 
 def test_where_no_option_is_too_small_nothing_is_run(tmp_path: Path) -> None:

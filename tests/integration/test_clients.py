@@ -1,4 +1,5 @@
-"""Programs that submit jobs, with `sbatch` being xsbatch: each gets its number and result, and its job is sized."""
+"""Programs that submit jobs, with `sbatch` being xsbatch: each gets its number and result, and its
+job is sized."""
 
 import os
 import subprocess
@@ -19,8 +20,17 @@ pytestmark = [
 ]  # fmt: skip
 
 
-HYDRA = ("hydra", "hydra_plugins", "submitit", "omegaconf", "cloudpickle", "typing_extensions.py", "yaml")
-"""What Hydra's launcher needs of what is installed, and what has a wheel of its own beside it is found by."""
+HYDRA = (
+    "hydra",
+    "hydra_plugins",
+    "submitit",
+    "omegaconf",
+    "cloudpickle",
+    "typing_extensions.py",
+    "yaml",
+)
+"""What Hydra's launcher needs of what is installed, and what has a wheel of its own beside it is
+found by."""
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +38,19 @@ def packages(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Install the programs beside nothing of ours; skip where there is no index of packages."""
     venv = tmp_path_factory.mktemp("clients") / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    wanted = ["submitit", "hydra-submitit-launcher", "snakemake", "snakemake-executor-plugin-slurm", "dask-jobqueue"]
-    done = subprocess.run([venv / "bin" / "pip", "install", "-q", *wanted], capture_output=True, text=True, check=False)
+    wanted = [
+        "submitit",
+        "hydra-submitit-launcher",
+        "snakemake",
+        "snakemake-executor-plugin-slurm",
+        "dask-jobqueue",
+    ]
+    done = subprocess.run(
+        [venv / "bin" / "pip", "install", "-q", *wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"the clients cannot be installed: {done.stderr.strip().splitlines()[-1]}")
     return venv
@@ -37,7 +58,8 @@ def packages(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def environ(accounts: Cluster, packages: Path, tmp_path: Path) -> dict[str, str]:
-    """A PATH on which xsbatch is sbatch, and on which srun finds the cluster without SLURM_CONF, as on most sites."""
+    """A PATH on which xsbatch is sbatch, and on which srun finds the cluster without SLURM_CONF, as
+    on most sites."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "sbatch").symlink_to(XSBATCH)
@@ -45,7 +67,11 @@ def environ(accounts: Cluster, packages: Path, tmp_path: Path) -> dict[str, str]
     (programs / "srun").write_text(srun)
     (programs / "srun").chmod(0o755)
     path = os.pathsep.join([str(programs), str(packages / "bin"), accounts.environ["PATH"]])
-    return own_cache(tmp_path) | {"PATH": path, "XMEM_BUDGET": "300", "XDG_STATE_HOME": str(tmp_path / "state")}
+    return own_cache(tmp_path) | {
+        "PATH": path,
+        "XMEM_BUDGET": "300",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
 
 
 def test_submitit_has_its_results_and_its_jobs_are_sized(
@@ -97,12 +123,18 @@ def test_a_sweep_of_hydra_is_sized(
     only.mkdir()
     for name in HYDRA:
         (only / name).symlink_to(site / name)
-    launcher = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "hydra.launcher.timeout_min=5"]
+    launcher = [
+        "hydra/launcher=submitit_slurm",
+        "hydra.launcher.partition=gpu",
+        "hydra.launcher.timeout_min=5",
+    ]
     asks = "+hydra.launcher.additional_parameters={gres: 'gpu:h200:1'}"
     command = [str(job_python), "sweeps.py", "-m", *launcher, asks, "+width=16,32"]
     done = accounts.run(*command, cwd=tmp_path, PYTHONPATH=str(only), **environ)
     assert done.returncode == 0, done.stderr
-    (name,) = {path.name.partition("_")[0] for path in (tmp_path / "multirun").glob("*/*/.submitit/*_0")}
+    (name,) = {
+        path.name.partition("_")[0] for path in (tmp_path / "multirun").glob("*/*/.submitit/*_0")
+    }
     assert "gres:gpu:l4:1" in accounts.ended(name)
 
 
@@ -141,13 +173,16 @@ def test_workers_of_dask_are_passed_on_at_once(
     (tmp_path / "scales.py").write_text(textwrap.dedent(scales))
     done = accounts.run(str(packages / "bin" / "python"), "scales.py", cwd=tmp_path, **environ)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
-    assert not (tmp_path / "cache" / "xmem-slurm" / "estimates").exists()  # no dry run, so no answer to keep
+    assert not (
+        tmp_path / "cache" / "xmem-slurm" / "estimates"
+    ).exists()  # no dry run, so no answer to keep
 
 
 def test_a_task_of_nextflow_is_submitted_by_a_script_without_a_name_of_its_own(
     accounts: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
 ) -> None:
-    """`sbatch .command.run`, in the task's folder: directives, functions and a trap; the last line starts it all."""
+    """`sbatch .command.run`, in the task's folder: directives, functions and a trap; the last line
+    starts it all."""
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / ".command.sh").write_text(f"#!/bin/bash -ue\n{job_python} train.py\n")
     (tmp_path / ".command.run").write_text(

@@ -1,4 +1,5 @@
-"""torch.compile and Triton kernels in a dry run: inductor's plan is real, its kernels are neither compiled nor run."""
+"""torch.compile and Triton kernels in a dry run: inductor's plan is real, its kernels are neither
+compiled nor run."""
 
 import os
 import subprocess
@@ -18,7 +19,8 @@ from xmem_slurm.trace import Trace
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow(
-        covers=["xmem_slurm/probe/*triton*", "xmem_slurm/probe/*pools*", "xmem_slurm/device/src/*"], as_one=True
+        covers=["xmem_slurm/probe/*triton*", "xmem_slurm/probe/*pools*", "xmem_slurm/device/src/*"],
+        as_one=True,
     ),
 ]
 
@@ -49,7 +51,9 @@ triton.backends.backends["nvidia"] = theirs
 compiled = torch.compile
 """
 GRAPHED = "compiled = lambda function: torch.compile(function, mode='reduce-overhead')"
-MAX_AUTOTUNE = "compiled = lambda function: torch.compile(function, mode='max-autotune-no-cudagraphs')"
+MAX_AUTOTUNE = (
+    "compiled = lambda function: torch.compile(function, mode='max-autotune-no-cudagraphs')"
+)
 
 GRAPHED_CALLABLE = """
 import torch
@@ -159,7 +163,11 @@ def dry_run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
     (folder / "train.py").write_text(code)
     environ |= {"PATH": os.environ["PATH"], "HOME": str(folder)}
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, environ)
-    (trace,) = [t for t in runner.run(DryRunOrder.of(job, H200, Budget(seconds=SECONDS))).traces if t.allocations]
+    (trace,) = [
+        t
+        for t in runner.run(DryRunOrder.of(job, H200, Budget(seconds=SECONDS))).traces
+        if t.allocations
+    ]
     assert trace.error is None
     return trace
 
@@ -167,17 +175,26 @@ def dry_run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
 @pytest.fixture(scope="session")
 def triton_python(job_python: Path) -> Path:
     """The job's Python, if it has Triton."""
-    if subprocess.run([job_python, "-c", "import triton"], capture_output=True, check=False).returncode:
-        pytest.skip("the Python of XMEM_TEST_PYTHON has no Triton (.ci/job-python installs it for torch 2.11)")
+    if subprocess.run(
+        [job_python, "-c", "import triton"], capture_output=True, check=False
+    ).returncode:
+        pytest.skip(
+            "the Python of XMEM_TEST_PYTHON has no Triton (.ci/job-python installs it for torch "
+            "2.11)"
+        )
     return job_python
 
 
 @pytest.fixture(scope="session")
 def compiled(triton_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    return dry_run(tmp_path_factory.mktemp("compiled"), triton_python, TRAIN.replace("HOW", COMPILED))
+    return dry_run(
+        tmp_path_factory.mktemp("compiled"), triton_python, TRAIN.replace("HOW", COMPILED)
+    )
 
 
-def test_a_compiled_step_needs_less_than_an_eager_one(compiled: Trace, triton_python: Path, tmp_path: Path) -> None:
+def test_a_compiled_step_needs_less_than_an_eager_one(
+    compiled: Trace, triton_python: Path, tmp_path: Path
+) -> None:
     eager = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", EAGER))
     one = 4096 * 4096 * 4  # bytes of one activation of the wide layer
     assert compiled.recorded["allocated_bytes"] < eager.recorded["allocated_bytes"] - one
@@ -188,13 +205,20 @@ def test_a_compiled_step_needs_less_than_an_eager_one(compiled: Trace, triton_py
 def test_what_is_allocated_is_what_real_kernels_and_their_launchers_ask_for(
     compiled: Trace, triton_python: Path, tmp_path: Path
 ) -> None:
-    """Here Triton compiles each kernel with ptxas and launches it through its own driver, on the stand-in libcuda."""
+    """Here Triton compiles each kernel with ptxas and launches it through its own driver, on the
+    stand-in libcuda."""
     ask = [str(triton_python), "-c", "import sysconfig; print(sysconfig.get_path('include'))"]
-    header = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip(), "Python.h")
+    header = Path(
+        subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip(), "Python.h"
+    )
     if not header.is_file():
-        pytest.skip(f"Triton's own driver is C that is compiled as the job runs, and there is no {header}")
+        pytest.skip(
+            f"Triton's own driver is C that is compiled as the job runs, and there is no {header}"
+        )
     real = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", REAL_KERNELS))
-    steps = min(compiled.marks[-1].allocations, real.marks[-1].allocations)  # how many are run depends on the clock
+    steps = min(
+        compiled.marks[-1].allocations, real.marks[-1].allocations
+    )  # how many are run depends on the clock
     assert steps > 10
     assert compiled.allocations[:steps] == real.allocations[:steps]
     assert compiled.recorded == real.recorded
@@ -207,7 +231,8 @@ def test_the_pools_of_its_cuda_graphs_are_exact(triton_python: Path, tmp_path: P
 
 
 def test_a_number_of_the_script_is_one_in_the_graph(triton_python: Path, tmp_path: Path) -> None:
-    """As tensors they make other plans of what is kept for the backward pass: 2.7 GB more of GPT-2 compiled."""
+    """As tensors they make other plans of what is kept for the backward pass: 2.7 GB more of GPT-2
+    compiled."""
     dry_run(tmp_path, triton_python, GRAPH)
 
 
@@ -216,7 +241,9 @@ def test_an_odd_multiplication_is_padded(triton_python: Path, tmp_path: Path, dt
     dry_run(tmp_path, triton_python, PADDED.replace("DTYPE", dtype))
 
 
-def test_kernels_chosen_by_measuring_are_a_doubt(compiled: Trace, triton_python: Path, tmp_path: Path) -> None:
+def test_kernels_chosen_by_measuring_are_a_doubt(
+    compiled: Trace, triton_python: Path, tmp_path: Path
+) -> None:
     trace = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", MAX_AUTOTUNE))
     assert "autotuned" in {doubt.code for doubt in trace.doubts}
     assert "autotuned" not in {doubt.code for doubt in compiled.doubts}
@@ -226,15 +253,21 @@ def test_a_kernel_of_the_job_is_autotuned_with_the_buffer_of_a_real_benchmark(
     triton_python: Path, tmp_path: Path
 ) -> None:
     trace = dry_run(tmp_path, triton_python, KERNEL)
-    assert 256 * MIB in {allocation.size for allocation in trace.allocations}  # triton/testing.py, do_bench
+    assert 256 * MIB in {
+        allocation.size for allocation in trace.allocations
+    }  # triton/testing.py, do_bench
 
 
-def test_without_triton_graphs_run_as_they_are_and_the_estimate_says_so(job_python: Path, tmp_path: Path) -> None:
+def test_without_triton_graphs_run_as_they_are_and_the_estimate_says_so(
+    job_python: Path, tmp_path: Path
+) -> None:
     hidden = "import sys\nsys.modules['triton'] = None\n"
     trace = dry_run(tmp_path, job_python, hidden + TRAIN.replace("HOW", COMPILED))
     assert any("has no Triton" in reason for reason in estimate([trace], "h200", H200).reasons)
     eager = dry_run(tmp_path, job_python, TRAIN.replace("HOW", EAGER))
-    assert trace.recorded["allocated_bytes"] == pytest.approx(eager.recorded["allocated_bytes"], rel=0.01)
+    assert trace.recorded["allocated_bytes"] == pytest.approx(
+        eager.recorded["allocated_bytes"], rel=0.01
+    )
 
 
 def test_the_pools_of_graphed_callables_are_exact(job_python: Path, tmp_path: Path) -> None:
@@ -245,8 +278,15 @@ def test_the_pools_of_graphed_callables_are_exact(job_python: Path, tmp_path: Pa
 
 
 def test_compiled_blocks_of_fsdp2(triton_python: Path, tmp_path: Path) -> None:
-    """Each keeps less for its backward pass than an eager one, and shards and gathers as that does."""
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    """Each keeps less for its backward pass than an eager one, and shards and gathers as that
+    does."""
+    rank = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
     compiled = dry_run(tmp_path, triton_python, SHARDED.replace("HOW", "block.compile()"), **rank)
     eager = dry_run(tmp_path, triton_python, SHARDED.replace("HOW", "pass"), **rank)
     assert (compiled.world_size, compiled.steps, eager.steps) == (4, 4, 4)
@@ -255,5 +295,7 @@ def test_compiled_blocks_of_fsdp2(triton_python: Path, tmp_path: Path) -> None:
     assert replay(compiled).peak_reserved_bytes == compiled.recorded["reserved_bytes"]
 
 
-def test_coordinate_descent_measures_the_first_configuration_alone(tmp_path: Path, triton_python: Path) -> None:
+def test_coordinate_descent_measures_the_first_configuration_alone(
+    tmp_path: Path, triton_python: Path
+) -> None:
     dry_run(tmp_path, triton_python, TUNED)

@@ -1,7 +1,8 @@
-"""What a control group (v2) holds a dry run to by itself: with no watch that looks and no system call that is refused.
+"""What a control group (v2) holds a dry run to by itself: with no watch that looks and no system
+call that is refused.
 
-As root every test runs twice, as root and as nobody, each in a subtree that is theirs to divide, as systemd delegates
-one to a user. `make test-cgroup2` runs this under a Linux that has such groups.
+As root every test runs twice, as root and as nobody, each in a subtree that is theirs to divide, as
+systemd delegates one to a user. `make test-cgroup2` runs this under a Linux that has such groups.
 """
 
 import json
@@ -38,7 +39,10 @@ def subtree(user: User) -> Iterator[Path]:
         or top is None
         or not {"cpu", "memory", "pids"} <= {*(top / "cgroup.controllers").read_text().split()}
     ):
-        pytest.skip("only root, where memory, pids and cpu are in control groups v2, can make a subtree of them")
+        pytest.skip(
+            "only root, where memory, pids and cpu are in control groups v2, can make a subtree of "
+            "them"
+        )
     (top / "cgroup.subtree_control").write_text("+cpu +memory +pids")
     folder = top / user.folder.name
     (folder / "session").mkdir(parents=True)
@@ -59,8 +63,15 @@ def entered(subtree: Path) -> list[str]:
 def run(user: User, subtree: Path, code: str, **settings: Any) -> dict[str, Any]:
     """Run a program that only its control group holds; that is gone at the end."""
     argv = [SYSTEM_PYTHON, "-c", f"import ctypes, mmap, os, sys, time\n{code}", user.marker]
-    limits = {"memory_bytes": MEMORY, "processes": PROCESSES, "scratch_bytes": 1024 * MIB, "cpus": 1}
-    outcome = user.run("", argv=argv, within=entered(subtree), limits=limits, **{"unwatched": True} | settings)
+    limits = {
+        "memory_bytes": MEMORY,
+        "processes": PROCESSES,
+        "scratch_bytes": 1024 * MIB,
+        "cpus": 1,
+    }
+    outcome = user.run(
+        "", argv=argv, within=entered(subtree), limits=limits, **{"unwatched": True} | settings
+    )
     assert [each.name for each in subtree.glob("*/")] == ["session"]
     return outcome
 
@@ -88,10 +99,12 @@ ROUTES = {
     "memory files that are held open": "held = [os.memfd_create(str(n)) for n in range(9)]\n"
     "for each in held: os.write(each, bytes(40 << 20))",
     "System V's": "libc = ctypes.CDLL(None)\nlibc.shmat.restype = ctypes.c_void_p\n"
-    "for n in range(9): ctypes.memset(libc.shmat(libc.shmget(0, 40 << 20, 0o1600), None, 0), 1, 40 << 20)",
+    "for n in range(9): ctypes.memset(libc.shmat(libc.shmget(0, 40 << 20, 0o1600), None, 0), 1, 40 "
+    "<< 20)",
     "a tmpfs of a namespace of its own": NESTED,
     "/dev/shm": "for n in range(9): open(f'/dev/shm/{n}', 'wb').write(bytes(40 << 20))",
-    "deleted files": "for n in range(9):\n f = os.open('x', os.O_RDWR | os.O_CREAT); os.unlink('x')\n"
+    "deleted files": "for n in range(9):\n f = os.open('x', os.O_RDWR | os.O_CREAT); "
+    "os.unlink('x')\n"
     " os.write(f, bytes(40 << 20))",
     "page tables": "m = mmap.mmap(-1, 1 << 38, 0x4022, mmap.PROT_READ)\n"
     "m.madvise(15)\nfor place in range(0, 1 << 38, 1 << 21): m[place]",
@@ -100,7 +113,8 @@ ROUTES = {
 
 
 THRASHES = "page tables"
-"""Where nothing else can go, the kernel takes the program's text, again and again, and ends nothing."""
+"""Where nothing else can go, the kernel takes the program's text, again and again, and ends
+nothing."""
 FILES = {"/dev/shm", "deleted files"}
 
 
@@ -110,7 +124,11 @@ def test_memory_by_every_route_ends_all_of_it(user: User, subtree: Path, route: 
         pytest.skip("what a user's dry run writes is on a disk under this kernel")
     code = f"{ROUTES[route]}\ntime.sleep(30)\nprint('it went on')"
     outcome = run(user, subtree, code, unwatched=route != THRASHES)
-    assert (outcome["stopped"], outcome["returncode"], outcome["output_tail"]) == ("memory", -signal.SIGKILL, "")
+    assert (outcome["stopped"], outcome["returncode"], outcome["output_tail"]) == (
+        "memory",
+        -signal.SIGKILL,
+        "",
+    )
     assert outcome["peak_memory_bytes"] >= MEMORY
 
 
@@ -118,7 +136,12 @@ def test_files_that_are_read_are_not_its_memory(user: User, subtree: Path) -> No
     """They are in the group's figure, and go when there is no more room."""
     file = user.work / "large"
     file.write_bytes(bytes(3 * MEMORY))
-    outcome = run(user, subtree, "with open('large', 'rb') as file:\n while file.read(1 << 20): pass", unwatched=False)
+    outcome = run(
+        user,
+        subtree,
+        "with open('large', 'rb') as file:\n while file.read(1 << 20): pass",
+        unwatched=False,
+    )
     assert (outcome["stopped"], outcome["returncode"], outcome["output_tail"]) == (None, 0, "")
 
 
@@ -161,7 +184,9 @@ with open('/sys/fs/cgroup' + open('/proc/self/cgroup').read().strip()[3:] + '/cp
 
 def test_no_attempt_on_the_machine_or_its_group_works(user: User, subtree: Path) -> None:
     shutil.copy(hostile_probes.__file__, user.work)
-    outcome = user.run("", argv=[SYSTEM_PYTHON, "hostile_probes.py"], within=entered(subtree), limits={"cpus": 1})
+    outcome = user.run(
+        "", argv=[SYSTEM_PYTHON, "hostile_probes.py"], within=entered(subtree), limits={"cpus": 1}
+    )
     tried = json.loads(outcome["output_tail"].splitlines()[-1])
     assert {name: said for name, said in tried.items() if said != "held"} == {}
     assert "its_own_control_group" in tried
@@ -171,7 +196,9 @@ def test_what_a_killed_dry_run_left_goes_with_the_next(user: User, subtree: Path
     argv = ["/bin/sleep", "300"]
     with user.start("", argv=argv, within=entered(subtree)) as process:
         group = subtree / f"xmem-slurm-{process.pid}"
-        wait_until(lambda: group.exists() and "populated 1" in (group / "cgroup.events").read_text())
+        wait_until(
+            lambda: group.exists() and "populated 1" in (group / "cgroup.events").read_text()
+        )
         process.kill()
     assert group.exists()
     wait_until(lambda: "populated 0" in (group / "cgroup.events").read_text())
@@ -183,16 +210,34 @@ def test_a_user_s_own_systemd_takes_it_into_a_group(user: User) -> None:
     if user.number is None or not Path(f"/run/user/{user.number}/bus").is_socket():
         pytest.skip("no systemd runs for nobody here: `loginctl enable-linger nobody` starts one")
     code = (
-        "import os; print(os.getpid(), open('/proc/self/cgroup').read()); x = bytearray(512 << 20); print('it went on')"
+        "import os; print(os.getpid(), open('/proc/self/cgroup').read()); x = bytearray(512 << "
+        "20); print('it went on')"
     )
-    limits = {"memory_bytes": MEMORY, "processes": PROCESSES, "scratch_bytes": 1024 * MIB, "cpus": 1}
-    outcome = user.run("", argv=[SYSTEM_PYTHON, "-uc", code, user.marker], limits=limits, unwatched=True)
-    manager = f"/user.slice/user-{user.number}.slice/user@{user.number}.service/app.slice/xmem-slurm-"
+    limits = {
+        "memory_bytes": MEMORY,
+        "processes": PROCESSES,
+        "scratch_bytes": 1024 * MIB,
+        "cpus": 1,
+    }
+    outcome = user.run(
+        "", argv=[SYSTEM_PYTHON, "-uc", code, user.marker], limits=limits, unwatched=True
+    )
+    manager = (
+        f"/user.slice/user-{user.number}.slice/user@{user.number}.service/app.slice/xmem-slurm-"
+    )
     assert manager in outcome["output_tail"]
     assert (outcome["stopped"], "it went on" in outcome["output_tail"]) == ("memory", False)
     wait_until(lambda: not list(Path("/sys/fs/cgroup/user.slice").rglob("xmem-slurm-*")))
     told = subprocess.run(
-        ["setpriv", f"--reuid={user.number}", f"--regid={user.number}", "--clear-groups", SYSTEM_PYTHON, "-c", TOLD],
+        [
+            "setpriv",
+            f"--reuid={user.number}",
+            f"--regid={user.number}",
+            "--clear-groups",
+            SYSTEM_PYTHON,
+            "-c",
+            TOLD,
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -1,4 +1,5 @@
-"""Dry runs as a Slurm step on a CPU node: no Python of the job starts at the login, and no fault costs one."""
+"""Dry runs as a Slurm step on a CPU node: no Python of the job starts at the login, and no fault
+costs one."""
 
 import os
 import re
@@ -8,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, USES, XMEM_SLURM, XSBATCH, Cluster, own_cache, wait_until, write_job
+from tests.conftest import (
+    EXAMPLE_SITE,
+    USES,
+    XMEM_SLURM,
+    XSBATCH,
+    Cluster,
+    own_cache,
+    wait_until,
+    write_job,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -23,7 +33,8 @@ SRUN = {
 
 
 class Login:
-    """A login node on which the job's Python cannot be started: /bin/false covers it, seen from there alone."""
+    """A login node on which the job's Python cannot be started: /bin/false covers it, seen from
+    there alone."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster, self.python = folder, cluster, folder / "python"
@@ -32,7 +43,9 @@ class Login:
             "XDG_STATE_HOME": str(folder / "state"),
             "SLURM_NTASKS": "7",  # would be an option to srun
         }
-        self.python.write_text(f'#!/bin/sh\nexec {os.environ.get("XMEM_TEST_PYTHON", "python3")} "$@"\n')
+        self.python.write_text(
+            f'#!/bin/sh\nexec {os.environ.get("XMEM_TEST_PYTHON", "python3")} "$@"\n'
+        )
         self.python.chmod(0o755)
         write_job(folder, self.python, "--gres=gpu:h200:1", train=USES)
 
@@ -67,10 +80,14 @@ class Login:
         )
 
     def steps(self, *fields: str, name: str = "xmem-dry-run ") -> list[str]:
-        """Return these fields of the dry runs that Slurm has seen, running or not, of jobs so named."""
+        """Return these fields of the dry runs that Slurm has seen, running or not, of jobs so
+        named."""
         shown = self.cluster.slurm("scontrol", "--oneliner", "show", "jobs").splitlines()
         ours = [line for line in shown if f"JobName={name}" in line]
-        return [" ".join(re.findall(rf"(?<!\S){field}=(\S*)", line)[0] for field in fields) for line in ours]
+        return [
+            " ".join(re.findall(rf"(?<!\S){field}=(\S*)", line)[0] for field in fields)
+            for line in ours
+        ]
 
 
 @pytest.fixture
@@ -116,7 +133,10 @@ def test_the_job_goes_as_written_where_the_step_does_not_answer(login: Login, fa
     table, more, holder = STEP + "wait_seconds = 1\n", {}, None
     expected = "the dry run in partition cpu: "
     if fault == "no such partition":
-        table, expected = table.replace('"cpu"', '"nowhere"'), "partition nowhere: .*[Ii]nvalid partition"
+        table, expected = (
+            table.replace('"cpu"', '"nowhere"'),
+            "partition nowhere: .*[Ii]nvalid partition",
+        )
     elif fault == "the partition is full":
         holder = login.cluster.slurm(
             "sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600"
@@ -158,37 +178,70 @@ ARRAY = "xmem-dry-runs-"
 
 @pytest.mark.torch
 def test_the_points_of_a_sweep_run_dry_as_one_array_job(login: Login) -> None:
-    """One of them fails, and asks for the largest GPU; two need another kind of GPU than the others."""
+    """One of them fails, and asks for the largest GPU; two need another kind of GPU than the
+    others."""
     (login.folder / "train.py").write_text(WIDTHS)
     login.configure(f"{STEP}at_once = 2\ncpus = 1\nmemory_mib = 9000\n")
     before, cache = len(login.steps("JobId", name=ARRAY)), own_cache(login.folder)
-    words = ["--template", "sweep", "--grid", "width=1024,2048,40000,41000,wide", "--output", "jobs"]
-    done = login.covered(XMEM_SLURM, "generate", *words, "--", str(login.python), "train.py", "{width}", **cache)
+    words = [
+        "--template",
+        "sweep",
+        "--grid",
+        "width=1024,2048,40000,41000,wide",
+        "--output",
+        "jobs",
+    ]
+    done = login.covered(
+        XMEM_SLURM, "generate", *words, "--", str(login.python), "train.py", "{width}", **cache
+    )
     told = done.communicate()[1]
     assert done.returncode == 0, told
     scripts = {path.stem: path.read_text() for path in (login.folder / "jobs").iterdir()}
     assert sorted(scripts) == ["sweep-a100_40", "sweep-h200", "sweep-l4"], told
     assert "not estimated: ValueError: invalid literal" in scripts["sweep-h200"]
     wait_until(lambda: "RUNNING" not in login.steps("JobState", name=ARRAY))
-    tasks = login.steps("ArrayTaskId", "NodeList", "JobState", "NumCPUs", "MinMemoryNode", name=ARRAY)[before:]
+    tasks = login.steps(
+        "ArrayTaskId", "NodeList", "JobState", "NumCPUs", "MinMemoryNode", name=ARRAY
+    )[before:]
     ran = " c1 COMPLETED 1 10024M"
     assert set(tasks) == {f"{task}{ran}" for task in range(5)}, told
     assert len(tasks) >= 7, "each ran once, and the two large ones on another kind of GPU, too"
     assert not list(Path(cache["XDG_CACHE_HOME"], "xmem-slurm").glob(f"{ARRAY}*"))
 
 
-@pytest.mark.parametrize("fault", ["no such partition", "the partition is full", "sbatch is missing"])
-def test_a_sweep_whose_array_does_not_run_asks_for_the_largest_gpu(login: Login, fault: str) -> None:
-    table, told, path, holder = f"{STEP}wait_seconds = 1\nseconds = 1\n", "", login.environ["PATH"], ""
+@pytest.mark.parametrize(
+    "fault", ["no such partition", "the partition is full", "sbatch is missing"]
+)
+def test_a_sweep_whose_array_does_not_run_asks_for_the_largest_gpu(
+    login: Login, fault: str
+) -> None:
+    table, told, path, holder = (
+        f"{STEP}wait_seconds = 1\nseconds = 1\n",
+        "",
+        login.environ["PATH"],
+        "",
+    )
     if fault == "no such partition":
         table, told = table.replace('"cpu"', '"nowhere"'), "partition nowhere: .*nvalid partition"
     elif fault == "the partition is full":
-        holder = login.cluster.slurm("sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600")
+        holder = login.cluster.slurm(
+            "sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600"
+        )
         told = "no answer within 31 s"
     else:
         path, told = "/nowhere", "sbatch: No such file"
     login.configure(table)
-    words = ["generate", "--template", "sweep", "--grid", "width=1,2", "--", str(login.python), "train.py", "{width}"]
+    words = [
+        "generate",
+        "--template",
+        "sweep",
+        "--grid",
+        "width=1,2",
+        "--",
+        str(login.python),
+        "train.py",
+        "{width}",
+    ]
     try:
         done = login.covered("/usr/bin/env", f"PATH={path}", XMEM_SLURM, *words)
         script, said = done.communicate()
@@ -206,7 +259,17 @@ def test_the_array_ends_with_what_asked_for_it(login: Login, number: signal.Sign
     login.python.write_text("#!/bin/sh\nsleep 600\n")
     login.configure(STEP)
     before = len(login.steps("JobId", name=ARRAY))
-    words = ["generate", "--template", "sweep", "--grid", "width=1,2", "--", str(login.python), "train.py", "{width}"]
+    words = [
+        "generate",
+        "--template",
+        "sweep",
+        "--grid",
+        "width=1,2",
+        "--",
+        str(login.python),
+        "train.py",
+        "{width}",
+    ]
     asking = login.covered(XMEM_SLURM, *words)
     wait_until(lambda: login.steps("JobState", name=ARRAY)[before:] == ["RUNNING", "RUNNING"])
     asking.send_signal(number)

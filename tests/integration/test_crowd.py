@@ -1,4 +1,5 @@
-"""Many submissions at once: each makes its one job, one is run dry, and the site's record has a line of each."""
+"""Many submissions at once: each makes its one job, one is run dry, and the site's record has a
+line of each."""
 
 import functools
 import json
@@ -16,7 +17,12 @@ from xmem_slurm.site.loading import load_site
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.slow(
-        covers=["xmem_slurm/*admission*", "xmem_slurm/*audit*", "xmem_slurm/filter/*", "benchmarks/crowd.py"],
+        covers=[
+            "xmem_slurm/*admission*",
+            "xmem_slurm/*audit*",
+            "xmem_slurm/filter/*",
+            "benchmarks/crowd.py",
+        ],
         as_one=True,
     ),
 ]
@@ -29,7 +35,8 @@ def site_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     (folder / "audit").mkdir(mode=0o733)
     text = (
-        EXAMPLE_SITE.read_text() + f'\n[filter]\nmode = "rewrite"\nseconds = 120\n[audit]\nfolder = "{folder}/audit"\n'
+        EXAMPLE_SITE.read_text()
+        + f'\n[filter]\nmode = "rewrite"\nseconds = 120\n[audit]\nfolder = "{folder}/audit"\n'
     )
     (folder / "site.toml").write_text(text)
     return folder / "site.toml"
@@ -47,12 +54,16 @@ def test_a_crowd_of_equal_submissions_loses_no_job_and_costs_one_dry_run(
 ) -> None:
     (tmp_path / "job.sh").write_text(JOB)
     own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    found = crowd.submit([[*program, "--hold", "--parsable", "job.sh"]] * size, tmp_path, crowded.environ | own)
+    found = crowd.submit(
+        [[*program, "--hold", "--parsable", "job.sh"]] * size, tmp_path, crowded.environ | own
+    )
     assert found.is_whole, found
     assert len(found.queued) == size
     told = list(found.said.elements())
     assert sum("the script ended with code 3" in line for line in told) == size
-    assert sum("known since" in line for line in told) == size - 1, "all but one have the answer of that one"
+    assert sum("known since" in line for line in told) == size - 1, (
+        "all but one have the answer of that one"
+    )
 
     (record,) = (site_file.parent / "audit").glob("*.jsonl")
     wait_until(lambda: record.read_text().count("\n") == size)

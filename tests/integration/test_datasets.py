@@ -1,4 +1,5 @@
-"""Data sets and weights that a job downloads, with the real torchvision: others of their form take their place."""
+"""Data sets and weights that a job downloads, with the real torchvision: others of their form take
+their place."""
 
 import os
 import subprocess
@@ -63,12 +64,16 @@ def run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
 def test_what_torchvision_downloads(
     name: str, shape: str, classes: int, title: str, tmp_path: Path, job_python: Path
 ) -> None:
-    code = f"data = torchvision.datasets.{name}('data', download=True)\n" + EACH.format(shape=shape, classes=classes)
+    code = f"data = torchvision.datasets.{name}('data', download=True)\n" + EACH.format(
+        shape=shape, classes=classes
+    )
     trace = run(tmp_path, job_python, code + (CIFAR if name == "CIFAR10" else ""))
     assert trace.error is None
     assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-data"] == [title]
     assert f"{title} is not on this machine" in seen_words(trace)
-    assert not any(title in reason for reason in estimate([trace], "h200", H200).reasons)  # its shapes are published
+    assert not any(
+        title in reason for reason in estimate([trace], "h200", H200).reasons
+    )  # its shapes are published
     assert not (tmp_path / "data").exists()
 
 
@@ -99,13 +104,19 @@ assert os.path.getsize('hub.gz') == os.path.getsize('labels.gz')
 
 @pytest.mark.parametrize("ask", ["urllib.request.urlopen", "requests.get"])
 def test_anything_else_is_refused_as_it_was(ask: str, tmp_path: Path, job_python: Path) -> None:
-    trace = run(tmp_path, job_python, f"import requests, urllib.request\n{ask}('http://nowhere.test/weights.pth')")
+    trace = run(
+        tmp_path,
+        job_python,
+        f"import requests, urllib.request\n{ask}('http://nowhere.test/weights.pth')",
+    )
     assert trace.error is not None
     assert "it had asked for" in trace.error
     assert "nowhere.test" in trace.error
 
 
-def test_a_broken_file_that_is_there_is_not_taken_for_ours(tmp_path: Path, job_python: Path) -> None:
+def test_a_broken_file_that_is_there_is_not_taken_for_ours(
+    tmp_path: Path, job_python: Path
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "cifar-10-python.tar.gz").write_bytes(b"broken")
     code = """
@@ -141,7 +152,11 @@ assert len(torchvision.datasets.CIFAR10('data')) == 50000
     (tmp_path / "train.py").write_text(START + code)
     environ = {"HOME": str(tmp_path), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
     job = Job(b"#!/bin/bash\npython train.py\n", (), tmp_path, environ)
-    (trace,) = [each for each in runner.run(DryRunOrder.of(job, H200, Budget(seconds=120))).traces if each.allocations]
+    (trace,) = [
+        each
+        for each in runner.run(DryRunOrder.of(job, H200, Budget(seconds=120))).traces
+        if each.allocations
+    ]
     assert trace.error is None
     assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-data"] == ["CIFAR-10"]
 
@@ -151,7 +166,8 @@ WEIGHTS = {
     "with a backbone, for other classes": (
         "model = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights='DEFAULT')\n"
         "assert model.roi_heads.box_predictor.cls_score.out_features == 91\n"
-        "torchvision.models.segmentation.deeplabv3_resnet50(weights_backbone='DEFAULT', num_classes=3)\n"
+        "torchvision.models.segmentation.deeplabv3_resnet50(weights_backbone='DEFAULT', "
+        "num_classes=3)\n"
     ),
     "for a size of its own": "model = torchvision.models.vit_b_16(weights='IMAGENET1K_SWAG_E2E_V1')\n",
     "by an address that a script has copied": (
@@ -162,7 +178,8 @@ WEIGHTS = {
         "from torch.utils import model_zoo\n"
         "state = model_zoo.load_url(address)\n"
         "del state['fc.weight'], state['fc.bias']\n"
-        "assert set(model.load_state_dict(state, strict=False).missing_keys) == {'fc.weight', 'fc.bias'}\n"
+        "assert set(model.load_state_dict(state, strict=False).missing_keys) == {'fc.weight', "
+        "'fc.bias'}\n"
     ),
 }
 
@@ -176,7 +193,11 @@ def test_weights_of_models_whose_code_is_here(way: str, tmp_path: Path, job_pyth
 
 
 def test_weights_of_a_model_that_is_not_known_are_refused(tmp_path: Path, job_python: Path) -> None:
-    trace = run(tmp_path, job_python, "torch.hub.load_state_dict_from_url('https://nowhere.test/own-0123abcd.pth')")
+    trace = run(
+        tmp_path,
+        job_python,
+        "torch.hub.load_state_dict_from_url('https://nowhere.test/own-0123abcd.pth')",
+    )
     assert "nowhere.test" in str(trace.error)
 
 
@@ -186,7 +207,11 @@ def test_a_model_of_timm_keeps_what_it_has(tmp_path: Path, job_python: Path) -> 
     ).returncode:
         pytest.skip("the job's Python has no timm")
     trace = run(
-        tmp_path, job_python, "import timm\ntimm.create_model('resnet18', pretrained=True, num_classes=7).cuda()"
+        tmp_path,
+        job_python,
+        "import timm\ntimm.create_model('resnet18', pretrained=True, num_classes=7).cuda()",
     )
     assert trace.error is None
-    assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-weights"] == ["ResNet"]
+    assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-weights"] == [
+        "ResNet"
+    ]

@@ -1,4 +1,5 @@
-"""DeepSpeed's ZeRO 1, 2 and 3: rank 0 of four alone allocates what rank 0 of four processes does."""
+"""DeepSpeed's ZeRO 1, 2 and 3: rank 0 of four alone allocates what rank 0 of four processes
+does."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +72,8 @@ UNCHECKED = """
 from deepspeed.runtime.zero import partitioned_param_coordinator
 partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda ints: None
 """
-"""Ranks compare with each other the order of their modules; between real processes on stand-ins nothing arrives."""
+"""Ranks compare with each other the order of their modules; between real processes on stand-ins
+nothing arrives."""
 MEASURED = """
 def settle():
     torch.cuda.synchronize()
@@ -117,24 +119,40 @@ def alone(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Fou
 
 @pytest.fixture(scope="module")
 def together(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    """What each of four processes says that meet through torch's own TCPStore, without the probe."""
-    folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(trainer_python)
+    """What each of four processes says that meet through torch's own TCPStore, without the
+    probe."""
+    folder, port, shown = (
+        tmp_path_factory.mktemp("together"),
+        free_port(),
+        stand_ins(trainer_python),
+    )
     command = [trainer_python, "-c", WITHOUT_PROBE + TRAIN + UNCHECKED + MEASURED]
-    return [output(each) for each in [start(command, ranked(rank, port) | shown, folder) for rank in range(RANKS)]]
+    return [
+        output(each)
+        for each in [start(command, ranked(rank, port) | shown, folder) for rank in range(RANKS)]
+    ]
 
 
 @pytest.mark.parametrize("stage", ["1", "2", "3", "2 offloaded", "3 offloaded"])
-def test_rank_0_alone_allocates_what_it_does_among_others(stage: str, alone: Found, together: list[Found]) -> None:
+def test_rank_0_alone_allocates_what_it_does_among_others(
+    stage: str, alone: Found, together: list[Found]
+) -> None:
     assert alone[stage] == together[0][stage]
     assert max(rank[stage]["allocated"] for rank in together) == alone[stage]["allocated"]
 
 
-@pytest.mark.parametrize("launcher", [f"deepspeed --num_gpus={RANKS}", "accelerate launch --multi_gpu"])
+@pytest.mark.parametrize(
+    "launcher", [f"deepspeed --num_gpus={RANKS}", "accelerate launch --multi_gpu"]
+)
 def test_a_job_is_estimated(launcher: str, trainer_python: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
     environ = {"HOME": str(tmp_path), "PATH": f"{trainer_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
-    order = DryRunOrder.of(job, H100, Budget(seconds=120))  # three quarters of it go by: the script has no end
-    found = estimate(dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns()), "h100", H100)
+    order = DryRunOrder.of(
+        job, H100, Budget(seconds=120)
+    )  # three quarters of it go by: the script has no end
+    found = estimate(
+        dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns()), "h100", H100
+    )
     assert [(each.trace.rank, each.trace.world_size) for each in found.ranks] == [(0, RANKS)]
     assert found.largest.trace.state == "steady"

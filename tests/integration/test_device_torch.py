@@ -1,8 +1,8 @@
 """Real torch on the stand-ins: what a training script asks of a GPU, answered without one.
 
-Runs under the torch of the Python named by XMEM_TEST_PYTHON, whichever release that is. Each test is one process of it,
-which maps the stand-ins as the probe does: every library of the folder, the runtime first, before torch is imported.
-"""
+Runs under the torch of the Python named by XMEM_TEST_PYTHON, whichever release that is. Each test
+is one process of it, which maps the stand-ins as the probe does: every library of the folder, the
+runtime first, before torch is imported."""
 
 import json
 import os
@@ -62,7 +62,8 @@ def stand_ins(torch_folder: Path) -> Path:
 
 @pytest.fixture
 def run(python: str, stand_ins: Path, tmp_path: Path) -> Run:
-    """Run code after `MAP`; what it hands to `out` comes back. Keywords but `before` are environment variables."""
+    """Run code after `MAP`; what it hands to `out` comes back. Keywords but `before` are
+    environment variables."""
 
     def run(code: str, before: str = "", **environment: str) -> dict[str, Any]:
         gpu = {
@@ -91,10 +92,15 @@ def run(python: str, stand_ins: Path, tmp_path: Path) -> Run:
 
 
 def test_every_function_that_answers_a_size_writes_it(torch_folder: Path) -> None:
-    """No such function of this torch is a plain default, which would leave garbage where the caller reads a size."""
+    """No such function of this torch is a plain default, which would leave garbage where the caller
+    reads a size."""
     written = "".join(path.read_text() for path in generate.SOURCES.rglob("*.c"))
-    named_by_macros = re.compile(r"cudnn(Get|Find)Convolution\w+Algorithm(_v7|Ex)|cusparseSpMatGetSize")
-    asked = re.compile(r"(?i)(buffer|space|states|workspace|compressed|_)size|getworkspace|getsize|makeplan|algorithm")
+    named_by_macros = re.compile(
+        r"cudnn(Get|Find)Convolution\w+Algorithm(_v7|Ex)|cusparseSpMatGetSize"
+    )
+    asked = re.compile(
+        r"(?i)(buffer|space|states|workspace|compressed|_)size|getworkspace|getsize|makeplan|algorithm"
+    )
     left = [
         name
         for library in needs.read_libraries(torch_folder)
@@ -105,10 +111,14 @@ def test_every_function_that_answers_a_size_writes_it(torch_folder: Path) -> Non
     assert left == []
 
 
-def test_what_bitsandbytes_is_linked_to_is_there_though_torch_does_not_ask_for_it(stand_ins: Path) -> None:
+def test_what_bitsandbytes_is_linked_to_is_there_though_torch_does_not_ask_for_it(
+    stand_ins: Path,
+) -> None:
     (blas,) = stand_ins.glob("libcublasLt.so.*")
     transform = "cublasLtMatrixTransform"
-    assert {transform, f"{transform}DescCreate", f"{transform}DescDestroy"} <= elf.read(blas).defined
+    assert {transform, f"{transform}DescCreate", f"{transform}DescDestroy"} <= elf.read(
+        blas
+    ).defined
 
 
 def test_shows_the_gpu_it_was_told_to(run: Run) -> None:
@@ -161,12 +171,22 @@ out(said=said, total=memory[1], sum=sum(memory[2:]))
 
 @pytest.mark.parametrize(
     ("devices", "visible", "count"),
-    [("2", "0,1,5", 2), ("2", "1", 1), ("4", "-1", 0), ("1", "", 0), ("1", "0,1", 1), ("4", None, 4)],
+    [
+        ("2", "0,1,5", 2),
+        ("2", "1", 1),
+        ("4", "-1", 0),
+        ("1", "", 0),
+        ("1", "0,1", 1),
+        ("4", None, 4),
+    ],
 )
 def test_visible_devices(run: Run, devices: str, visible: str | None, count: int) -> None:
     chosen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     code = "out(count=torch.cuda.device_count(), available=torch.cuda.is_available())"
-    assert run(code, XMEM_DEVICE_COUNT=devices, **chosen) == {"count": count, "available": count > 0}
+    assert run(code, XMEM_DEVICE_COUNT=devices, **chosen) == {
+        "count": count,
+        "available": count > 0,
+    }
 
 
 def test_visible_devices_may_be_set_after_the_imports(run: Run) -> None:
@@ -193,7 +213,8 @@ out(reserved=torch.cuda.max_memory_reserved(), doubts=doubts(), version=torch.__
 
 
 def test_the_peak_of_gpt2_small(run: Run, python: str) -> None:
-    """GPT-2 small, 8 x 1024 tokens, bf16 autocast, AdamW, three steps: 15,252,586,496 B with torch 2.11.0."""
+    """GPT-2 small, 8 x 1024 tokens, bf16 autocast, AdamW, three steps: 15,252,586,496 B with torch
+    2.11.0."""
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('transformers') is None)"
     if subprocess.run([python, "-c", find], capture_output=True, check=False).returncode != 0:
         pytest.skip("transformers is not installed beside this torch")
@@ -228,7 +249,10 @@ out(after=torch.empty(1 << 30, dtype=torch.uint8, device="cuda").nbytes)
         XMEM_DEVICE_LIMIT_BYTES=str(10 * GIB),
         XMEM_DEVICE_CONTEXT_BYTES=str(GIB // 2),
     )
-    assert "Tried to allocate 1024.00 MiB" in seen["message"] or "Tried to allocate 1.00 GiB" in seen["message"]
+    assert (
+        "Tried to allocate 1024.00 MiB" in seen["message"]
+        or "Tried to allocate 1.00 GiB" in seen["message"]
+    )
     assert "total capacity of 10.00 GiB of which 512.00 MiB is free" in seen["message"]
     assert seen["statistics"] == 1
     assert seen["free"] == GIB // 2
@@ -248,7 +272,9 @@ out(doubts=doubts())
 """
     )
     assert (seen["doubled"], seen["recycled"], seen["item"]) == (0, 0, 0)
-    reads = {each["detail"]: each["count"] for each in seen["doubts"] if each["code"] == "value-read"}
+    reads = {
+        each["detail"]: each["count"] for each in seen["doubts"] if each["code"] == "value-read"
+    }
     assert reads == {"up to 64 bytes, such as .item()": 1, "more than 64 bytes": 2}
 
 
@@ -265,7 +291,8 @@ out(after=sizes.cpu().tolist())
 
 
 def test_what_was_sent_last_is_known_whatever_was_sent_before(run: Run) -> None:
-    """A model's parameters are sent before DistributedDataParallel gathers their number from every rank."""
+    """A model's parameters are sent before DistributedDataParallel gathers their number from every
+    rank."""
     seen = run(
         """
 small = [torch.full((9,), each).cuda() for each in range(9000)]
@@ -299,7 +326,9 @@ out(grads=[p.grad is not None for p in (*net.parameters(), q, k, v)], contiguous
     seen = run(code, XMEM_DEVICE_CAPABILITY="8.0")
     assert all(seen["grads"])
     assert "cudnn-plan" in seen["contiguous"]
-    assert set(seen["channels_last"]) - set(seen["contiguous"]) == {"cudnn-batchnorm"}, "Note [Batch norm's scratch]"
+    assert set(seen["channels_last"]) - set(seen["contiguous"]) == {"cudnn-batchnorm"}, (
+        "Note [Batch norm's scratch]"
+    )
 
 
 RNNS = """
@@ -322,10 +351,17 @@ out(made=made, peak=torch.cuda.max_memory_allocated(), codes=sorted({d["code"] f
 def test_recurrent_networks_fit_in_the_weights_buffer(run: Run) -> None:
     """All parameters of a module lie in one buffer of their exact size: cuDNN's packed weights."""
     seen = run(RNNS, XMEM_DEVICE_CAPABILITY="8.0")
-    shapes = {"lstm": [20, 8, 512], "projected": [20, 8, 256], "gru": [20, 8, 512], "tanh": [20, 8, 40]}
+    shapes = {
+        "lstm": [20, 8, 512],
+        "projected": [20, 8, 256],
+        "gru": [20, 8, 512],
+        "tanh": [20, 8, 40],
+    }
     assert {name: each[0] for name, each in seen["made"].items()} == shapes
     assert all(flat for _, flat, _ in seen["made"].values())
-    no_bias = 3 * 2 * 3 * 512 * 4  # torch gives cuDNN room for both biases even where the module has none
+    no_bias = (
+        3 * 2 * 3 * 512 * 4
+    )  # torch gives cuDNN room for both biases even where the module has none
     assert [spare for _, _, spare in seen["made"].values()] == [0, 0, no_bias, 0]
     assert seen["peak"] < 1e9
     assert "cudnn-rnn" in seen["codes"]
@@ -445,7 +481,11 @@ third = used_elsewhere()
 torch.cuda.synchronize()
 out(kept=second != first, over=third == first, synchronized=used_elsewhere() in (first, second))
 """
-    assert run(code, XMEM_DEVICE_EVENTS="queued") == {"kept": True, "over": True, "synchronized": True}
+    assert run(code, XMEM_DEVICE_EVENTS="queued") == {
+        "kept": True,
+        "over": True,
+        "synchronized": True,
+    }
     assert run(code)["kept"] is False
 
 
@@ -525,13 +565,18 @@ os._exit(0)
 
 
 def test_one_rank_of_eight_with_ddp(run: Run) -> None:
-    seen = run(ONE_OF_MANY.replace("WRAP", "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])"))
+    seen = run(
+        ONE_OF_MANY.replace(
+            "WRAP", "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])"
+        )
+    )
     assert "nccl" in seen["codes"]
     assert seen["wrapped"] > 1.9 * seen["held"]  # gradients, in the buckets
 
 
 def test_what_collectives_use_is_let_go_as_late_as_on_a_gpu(run: Run) -> None:
-    """Nobody waits for the collectives themselves, so torch's thread lets go of gradients once it sees their end."""
+    """Nobody waits for the collectives themselves, so torch's thread lets go of gradients once it
+    sees their end."""
     wrap = """
 import time
 optimizer = torch.optim.SGD(model.parameters())
@@ -546,7 +591,9 @@ def step():
     return torch.cuda.memory_allocated()
 step()
 """
-    text = ONE_OF_MANY.replace("WRAP", wrap).replace("out(held=held,", "out(after=step(), held=held,")
+    text = ONE_OF_MANY.replace("WRAP", wrap).replace(
+        "out(held=held,", "out(after=step(), held=held,"
+    )
     at_once, queued = (run(text, XMEM_DEVICE_EVENTS=events) for events in ("ready", "queued"))
     assert queued["after"] - at_once["after"] == pytest.approx(queued["held"], rel=0.01)
 
@@ -563,12 +610,18 @@ fully_shard(model)
 """
     seen = run(ONE_OF_MANY.replace("WRAP", wrap))
     assert "nccl" in seen["codes"]
-    assert seen["wrapped"] < 0.8 * seen["held"]  # an eighth of the parameters and of the gradients, and a batch
+    assert (
+        seen["wrapped"] < 0.8 * seen["held"]
+    )  # an eighth of the parameters and of the gradients, and a batch
 
 
 def test_each_kernel_has_the_architecture_that_torch_was_built_for(run: Run) -> None:
-    """Sorting takes CUB, which asks for which architecture its kernel was compiled and refuses one it does not know."""
-    code = "x = torch.zeros(1 << 16, dtype=torch.long, device='cuda').sort(); out(arches=torch.cuda.get_arch_list())"
+    """Sorting takes CUB, which asks for which architecture its kernel was compiled and refuses one
+    it does not know."""
+    code = (
+        "x = torch.zeros(1 << 16, dtype=torch.long, device='cuda').sort(); "
+        "out(arches=torch.cuda.get_arch_list())"
+    )
     for arch in run(code)["arches"]:
         number = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", arch)
         if number:
@@ -603,18 +656,27 @@ out(child=int(ran.stdout), own=torch.cuda.mem_get_info()[0])
 @pytest.mark.parametrize("limit", [None, 40 * GIB])
 def test_device_addresses_do_not_use_up_an_address_space_limit(run: Run, limit: int | None) -> None:
     """Without a limit a window is kept free for them; under one they are plain numbers."""
-    before = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n" if limit else ""
+    before = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
+        if limit
+        else ""
+    )
     code = """
 block = torch.empty(70 << 30, dtype=torch.uint8, device="cuda")
 out(bytes=block.nbytes, address=block.data_ptr(), window="\\n100000000000-" in "\\n" + open("/proc/self/maps").read())
 """
     below = (48 << 40) - GIB // 2  # the context's own
-    assert run(code, before=before) == {"bytes": 70 * GIB, "address": below - 70 * GIB, "window": limit is None}
+    assert run(code, before=before) == {
+        "bytes": 70 * GIB,
+        "address": below - 70 * GIB,
+        "window": limit is None,
+    }
 
 
 @pytest.fixture
 def cudnn(python: str, torch_folder: Path) -> str:
-    """The real libcudnn_graph.so.9 that the probe finds for this torch: NVIDIA's wheel, 400 MB and more."""
+    """The real libcudnn_graph.so.9 that the probe finds for this torch: NVIDIA's wheel, 400 MB and
+    more."""
     probe = str(generate.SOURCES.parents[1] / "probe")
     find = (
         "import sys; sys.path.insert(0, sys.argv[1]); from _xmem.process import stand_ins;"
@@ -623,14 +685,17 @@ def cudnn(python: str, torch_folder: Path) -> str:
     command = [python, "-c", find, probe, str(torch_folder)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     if not found.stdout.strip():
-        pytest.skip("no cuDNN is installed beside this torch (pip install nvidia-cudnn-cu13 nvidia-cublas)")
+        pytest.skip(
+            "no cuDNN is installed beside this torch (pip install nvidia-cudnn-cu13 nvidia-cublas)"
+        )
     if needs.read_versions(torch_folder).cudnn < 90800:
         pytest.skip("this torch's cuDNN is older than 9.8, which cannot be asked without a GPU")
     return found.stdout.strip()
 
 
 def test_convolutions_take_the_workspaces_of_the_real_cudnn(run: Run, cudnn: str) -> None:
-    """A 3 x 3 of ResNet on a Hopper: the same in cuDNN 9.8, 9.10 and 9.19, asked directly with the same graph."""
+    """A 3 x 3 of ResNet on a Hopper: the same in cuDNN 9.8, 9.10 and 9.19, asked directly with the
+    same graph."""
     code = """
 torch.backends.cudnn.allow_tf32 = True
 convolution = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
@@ -659,11 +724,14 @@ out(trained=q.grad is not None, codes=[d["code"] for d in doubts()])
 """,
         XMEM_DEVICE_CUDNN=cudnn,
     )
-    assert seen == {"trained": True, "codes": []}, "torch takes the first plan that can be made: that one was"
+    assert seen == {"trained": True, "codes": []}, (
+        "torch takes the first plan that can be made: that one was"
+    )
 
 
 MEASURED_LSTM = (6_488_064, 23_577_632, 6_177_760)
-"""benchmarks/data/ground-truth, lstm_20x35_fp32_AdamW: the states of dropout, workspace and reserve, bytes."""
+"""benchmarks/data/ground-truth, lstm_20x35_fp32_AdamW: the states of dropout, workspace and
+reserve, bytes."""
 
 
 def test_an_lstm_takes_what_cudnn_took_on_an_h200(run: Run) -> None:
@@ -673,7 +741,9 @@ torch.cuda.memory._record_memory_history()
 lstm(torch.randn(20, 35, 200, device="cuda"))
 out(sizes=[e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"])
 """
-    blocks, measured = ([-(-size // 512) for size in sizes] for sizes in (run(code)["sizes"], MEASURED_LSTM))
+    blocks, measured = (
+        [-(-size // 512) for size in sizes] for sizes in (run(code)["sizes"], MEASURED_LSTM)
+    )
     assert [size for size in blocks if size > 2000] == measured
 
 

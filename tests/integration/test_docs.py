@@ -1,4 +1,5 @@
-"""The documentation is true: its commands work, its links lead somewhere, its tables of options are complete."""
+"""The documentation is true: its commands work, its links lead somewhere, its tables of options are
+complete."""
 
 import os
 import re
@@ -42,11 +43,17 @@ def test_there_are_commands() -> None:
 @pytest.mark.slurm
 @pytest.mark.torch
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_docs(cluster: Cluster, job_python: Path, tmp_path: Path, command: str) -> None:
+def test_a_command_of_the_docs(
+    cluster: Cluster, job_python: Path, tmp_path: Path, command: str
+) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    path = os.pathsep.join([str(job_python.parent), str(Path(sys.executable).parent), cluster.environ["PATH"]])
+    path = os.pathsep.join(
+        [str(job_python.parent), str(Path(sys.executable).parent), cluster.environ["PATH"]]
+    )
     environ = cluster.environ | {"PATH": path, "XDG_STATE_HOME": str(tmp_path)}
-    done = subprocess.run(shlex.split(command), cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        shlex.split(command), cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert "submitted as written" not in done.stderr
@@ -65,7 +72,9 @@ def test_links_lead_to_pages_and_files_of_the_site(page: Path) -> None:
 
 def test_the_site_has_every_page() -> None:
     site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
-    assert sorted(page for entry in site["project"]["nav"] for page in entry.values()) == [page.name for page in PAGES]
+    assert sorted(page for entry in site["project"]["nav"] for page in entry.values()) == [
+        page.name for page in PAGES
+    ]
 
 
 def section(title: str) -> str:
@@ -115,9 +124,19 @@ def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
 
 def test_the_reference_has_every_variable_of_every_template() -> None:
     for template in templates.available(templates.folders(None)):
-        own = section("xmem-slurm generate").partition(f"### Template {template.name}\n")[2].partition("\n### ")[0]
-        shared = section("xmem-slurm generate").partition("### Variables of every template")[2].partition("\n### ")[0]
+        own = (
+            section("xmem-slurm generate")
+            .partition(f"### Template {template.name}\n")[2]
+            .partition("\n### ")[0]
+        )
+        shared = (
+            section("xmem-slurm generate")
+            .partition("### Variables of every template")[2]
+            .partition("\n### ")[0]
+        )
         assert template.about in own
         for name, variable in template.variables.items():
-            default = {None: "must be set", "": "empty"}.get(variable.default, f"`{variable.default}`")
+            default = {None: "must be set", "": "empty"}.get(
+                variable.default, f"`{variable.default}`"
+            )
             assert f"| `{name}` | {default} | {variable.about} |" in own + shared

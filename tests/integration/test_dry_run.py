@@ -1,4 +1,5 @@
-"""A dry run of real job scripts, in the sandbox: what they find, what they leave (nothing), why there is no trace."""
+"""A dry run of real job scripts, in the sandbox: what they find, what they leave (nothing), why
+there is no trace."""
 
 import base64
 import hashlib
@@ -57,19 +58,38 @@ class Place:
     python: Path | None
     tails: list[bytes] = field(default_factory=list)
 
-    def job(self, script: str, options: Sequence[str] = (), arguments: Sequence[str] = (), **environ: str) -> Job:
+    def job(
+        self,
+        script: str,
+        options: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        **environ: str,
+    ) -> Job:
         """What sbatch would be given from this folder."""
         path = [str(self.python.parent)] if self.python is not None else []
-        base = {"PATH": os.pathsep.join([*path, "/usr/local/bin:/usr/bin:/bin"]), "HOME": str(self.home), "LANG": "C"}
+        base = {
+            "PATH": os.pathsep.join([*path, "/usr/local/bin:/usr/bin:/bin"]),
+            "HOME": str(self.home),
+            "LANG": "C",
+        }
         argv = ("--gres=gpu:1", *options, "job.sh", *arguments)
         return from_submission(Submission(argv, base | environ, script.encode()))
 
-    def run(self, script: str, *arguments: str, budget: Budget = BUDGET, **environ: str) -> DryRunResult:
+    def run(
+        self, script: str, *arguments: str, budget: Budget = BUDGET, **environ: str
+    ) -> DryRunResult:
         """Run it dry."""
         job = self.job(script, (), arguments, **environ)
         return runner.run(DryRunOrder.of(job, load_catalogue()[NAME], budget))
 
-    def say(self, script: str, *options: str, arguments: Sequence[str] = (), after: str = "", **environ: str) -> str:
+    def say(
+        self,
+        script: str,
+        *options: str,
+        arguments: Sequence[str] = (),
+        after: str = "",
+        **environ: str,
+    ) -> str:
         """Return the last line of what a script prints that uses no GPU."""
         job = self.job(f"{script}\nexit 9\n{after}", options, arguments, **environ)
         with pytest.raises(NoEstimate, match="ended with code 9"):
@@ -79,7 +99,9 @@ class Place:
     def why(self, script: str, budget: Budget = BUDGET, **environ: str) -> str:
         """Return why there is no estimate."""
         with pytest.raises(NoEstimate) as caught:
-            estimate(self.run(script, budget=budget, **environ).traces, NAME, load_catalogue()[NAME])
+            estimate(
+                self.run(script, budget=budget, **environ).traces, NAME, load_catalogue()[NAME]
+            )
         return str(caught.value)
 
 
@@ -115,12 +137,14 @@ def tree(folder: Path) -> dict[str, tuple[object, ...]]:
     found: dict[str, tuple[object, ...]] = {}
     for path in [folder, *folder.rglob("*")]:
         facts = path.lstat()
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(facts.st_mode) else None
+        content = (
+            hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(facts.st_mode) else None
+        )
         found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_ino, content)
     return found
 
 
-# -- what a script leaves ----------------------------------------------------------------------------------------------
+# -- what a script leaves --------------------------------------------------------------------------
 
 
 @pytest.mark.torch
@@ -129,11 +153,15 @@ def test_nothing_is_left_of_what_a_training_job_writes(place: Place) -> None:
         (place.folder / name).write_text(f"{name} " * 1000)
     (place.folder / "train.py").write_text(
         TRAIN
-        + "torch.save(model.state_dict(), 'truncated.pt')\ntorch.save(optimizer.state_dict(), 'new.pt')\n"
+        + "torch.save(model.state_dict(), 'truncated.pt')\ntorch.save(optimizer.state_dict(), "
+        "'new.pt')\n"
         + "os.remove('deleted.txt')\nos.makedirs(os.path.expanduser('~/.cache/models'))\n"
     )
     before = tree(place.folder.parent)
-    script = "#!/bin/bash\necho log >> kept.txt\n: > truncated.pt\ntouch ~/.bashrc $OURS-of-the-job\npython train.py\n"
+    script = (
+        "#!/bin/bash\necho log >> kept.txt\n: > truncated.pt\ntouch ~/.bashrc "
+        "$OURS-of-the-job\npython train.py\n"
+    )
     script += "test -s new.pt && test ! -e deleted.txt && rm -rf ./* && mkdir other\n"
     found = place.run(script, OURS=str(place.folder.parent))
     assert [trace.error for trace in found.traces] == [None]
@@ -158,28 +186,38 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("limit", STOPPED)
-def test_a_script_without_measure_is_stopped_and_the_reason_is_its_limit(place: Place, limit: str) -> None:
+def test_a_script_without_measure_is_stopped_and_the_reason_is_its_limit(
+    place: Place, limit: str
+) -> None:
     budget = Budget(seconds=6, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
     if limit != "time":
         budget = Budget(seconds=60, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
     reason = place.why("#!/bin/bash\n" + STOPPED[limit], budget)
     remedy = "; --xmem-budget SECONDS gives it more" if limit == "time" else ""
-    assert reason == f"the dry run was stopped at its {limit} limit before any GPU memory was used{remedy}"
+    assert (
+        reason
+        == f"the dry run was stopped at its {limit} limit before any GPU memory was used{remedy}"
+    )
 
 
-def test_our_own_folder_is_never_where_the_sandbox_hides_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_folder_is_never_where_the_sandbox_hides_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not os.access("/run/lock", os.W_OK):
         pytest.skip("/run cannot be written to")
     monkeypatch.setattr(tempfile, "tempdir", "/run/lock")
     assert place.say("#!/bin/bash\necho seen") == "seen"
 
 
-# -- what a script finds -----------------------------------------------------------------------------------------------
+# -- what a script finds ---------------------------------------------------------------------------
 
 
 def test_folder_arguments_and_stdin(place: Place) -> None:
     script = '#!/bin/bash\nread line && exit 1\nsrun=$(basename $0)\necho $PWD $srun $# "$2"'
-    assert place.say(script, arguments=["one", "two words"]) == f"{place.folder} slurm_script 2 two words"
+    assert (
+        place.say(script, arguments=["one", "two words"])
+        == f"{place.folder} slurm_script 2 two words"
+    )
 
 
 def test_chdir_is_the_working_directory(place: Place) -> None:
@@ -188,7 +226,10 @@ def test_chdir_is_the_working_directory(place: Place) -> None:
     assert said == f"{place.folder}/below {place.folder}"
 
 
-VARIABLES = "echo ${MINE:-no} ${OTHER:-no} ${HOME:+home} $CUDA_VISIBLE_DEVICES $SLURM_JOB_NAME $SLURM_CPUS_PER_TASK"
+VARIABLES = (
+    "echo ${MINE:-no} ${OTHER:-no} ${HOME:+home} $CUDA_VISIBLE_DEVICES $SLURM_JOB_NAME "
+    "$SLURM_CPUS_PER_TASK"
+)
 EXPORTS = {
     (): "mine other home 0 job.sh",
     ("--export=NONE",): "no no home 0 job.sh",
@@ -230,40 +271,89 @@ SUBMITTED = [
     ["-N", "2", "--ntasks-per-node=2", "--gpus-per-node=l4:1", "--chdir=/tmp"],
     ["-n", "2", "--gpus-per-task=l4:1", "--mem-per-cpu=100"],
     ["--gpus=l4:1", "--mem=1G", "--account=physics"],
-    ["-n2", "-c2", "-Gl4:1", "-Ja", ":", "-pcpu", "--ntasks-per-node=2", ":", "-pgpu", "-N2", "--gres=gpu:a100_40:1"],
-    ["-pcpu", "--mem=1G", ":", "-n2", "-pgpu", "--gpus-per-task=l4:1", "-Ax", ":", "-pgpu", "--gpus-per-node=h200:2"],
+    [
+        "-n2",
+        "-c2",
+        "-Gl4:1",
+        "-Ja",
+        ":",
+        "-pcpu",
+        "--ntasks-per-node=2",
+        ":",
+        "-pgpu",
+        "-N2",
+        "--gres=gpu:a100_40:1",
+    ],
+    [
+        "-pcpu",
+        "--mem=1G",
+        ":",
+        "-n2",
+        "-pgpu",
+        "--gpus-per-task=l4:1",
+        "-Ax",
+        ":",
+        "-pgpu",
+        "--gpus-per-node=h200:2",
+    ],
 ]
 
 
 @pytest.mark.slurm
 @pytest.mark.parametrize("options", SUBMITTED, ids=" ".join)
-def test_slurm_s_variables_are_those_of_a_real_job(place: Place, cluster: Any, options: list[str]) -> None:
-    """Every variable of Slurm's that a dry run sets is set in a real job, and to the same, but for ids and the host."""
-    options = ["-p", "gpu", *options] + ([] if any("gpu" in word for word in options) else ["--gres=gpu:l4:1"])
+def test_slurm_s_variables_are_those_of_a_real_job(
+    place: Place, cluster: Any, options: list[str]
+) -> None:
+    """Every variable of Slurm's that a dry run sets is set in a real job, and to the same, but for
+    ids and the host."""
+    options = ["-p", "gpu", *options] + (
+        [] if any("gpu" in word for word in options) else ["--gres=gpu:l4:1"]
+    )
     out = place.folder / "environment"
     place.folder.parent.chmod(0o755)
     place.folder.chmod(0o777)
     script = f"#!/bin/bash\n[ ${{SLURM_ARRAY_TASK_ID:-2}} = 2 ] || exit 0\nenv -0 > {out}\n"
     Path("job.sh").write_text(script)
-    subprocess.run(["sbatch", "-W", "-o", "/dev/null", *options, "job.sh"], env=cluster.environ, check=True)
+    subprocess.run(
+        ["sbatch", "-W", "-o", "/dev/null", *options, "job.sh"], env=cluster.environ, check=True
+    )
     found = dict(entry.partition("=")[::2] for entry in out.read_text().split("\0"))
-    real = {name: value for name, value in found.items() if "PACK" not in name}  # what came before HET (until 22.05)
-    ours = from_submission(Submission((*options, "job.sh"), cluster.environ, script.encode())).environ
-    named = {name for name in ours if name.startswith(("SLURM", "CUDA_VISIBLE")) and name != "SLURM_CONF"}
+    real = {
+        name: value for name, value in found.items() if "PACK" not in name
+    }  # what came before HET (until 22.05)
+    ours = from_submission(
+        Submission((*options, "job.sh"), cluster.environ, script.encode())
+    ).environ
+    named = {
+        name for name in ours if name.startswith(("SLURM", "CUDA_VISIBLE")) and name != "SLURM_CONF"
+    }
     elsewhere = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_SUBMIT_HOST"}
     elsewhere |= {"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME"}
     elsewhere |= {"SLURM_TOPOLOGY_ADDR", "SLURM_CLUSTER_NAME", "SLURM_TASK_PID"}
-    newer, older = {"SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}, {"SLURM_GPUS_PER_TASK"}  # than 22.05, than 24.11
+    newer, older = (
+        {"SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"},
+        {"SLURM_GPUS_PER_TASK"},
+    )  # than 22.05, than 24.11
     elsewhere |= newer | {f"{name}_HET_GROUP_{index}" for name in elsewhere for index in range(3)}
-    older |= {f"SLURM_{name}_HET_GROUP_{index}" for name in ("GPUS_PER_TASK", "NPROCS", "NTASKS") for index in range(3)}
+    older |= {
+        f"SLURM_{name}_HET_GROUP_{index}"
+        for name in ("GPUS_PER_TASK", "NPROCS", "NTASKS")
+        for index in range(3)
+    }
     assert named - real.keys() <= newer | older
     named &= real.keys()
-    not_known = {"SLURM_CONF", "SLURM_WORKING_CLUSTER", "SLURM_MEM_PER_CPU"}  # the last: the cluster's default
+    not_known = {
+        "SLURM_CONF",
+        "SLURM_WORKING_CLUSTER",
+        "SLURM_MEM_PER_CPU",
+    }  # the last: the cluster's default
     not_known |= {"SLURM_NODE_ALIASES"}  # of 22.05; of 24.11:
     not_known |= {"SLURM_OOM_KILL_STEP", "SLURM_TRES_BIND", "SLURM_TRES_PER_TASK"}
     not_known |= {f"{name}_HET_GROUP_{index}" for name in not_known for index in range(3)}
     assert {name for name in real if name.startswith("SLURM")} - named <= not_known
-    assert {name: ours[name] for name in named - elsewhere} == {name: real[name] for name in named - elsewhere}
+    assert {name: ours[name] for name in named - elsewhere} == {
+        name: real[name] for name in named - elsewhere
+    }
 
 
 HET = [
@@ -281,7 +371,8 @@ HET = [
     "--gres=gpu:a100_40:2",
 ]
 SHOWN = (
-    "'echo step: $SLURM_PROCID of $SLURM_NTASKS, node $SLURM_NODEID of $SLURM_NNODES, $SLURM_STEP_NUM_TASKS,"
+    "'echo step: $SLURM_PROCID of $SLURM_NTASKS, node $SLURM_NODEID of $SLURM_NNODES, "
+    "$SLURM_STEP_NUM_TASKS,"
     " gpus $CUDA_VISIBLE_DEVICES, $SLURM_GPUS_ON_NODE $0'"
 )
 STEPS = {
@@ -293,28 +384,39 @@ STEPS = {
     f"srun bash -c {SHOWN} first :": 3,
     f"srun --het-group=2 bash -c {SHOWN} last : --het-group=0": 3,
 }
-"""How many tasks each starts: the first of each component, and both that share the GPU of component 0."""
+"""How many tasks each starts: the first of each component, and both that share the GPU of component
+0."""
 
 
 @pytest.mark.slurm
-def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(place: Place, cluster: Any) -> None:
+def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(
+    place: Place, cluster: Any
+) -> None:
     """The tasks that are started find what tasks of the real step find."""
     place.folder.parent.chmod(0o755)
     place.folder.chmod(0o777)
-    script = "#!/bin/bash\n" + "".join(f"echo step {n}\n{step} bash -c {SHOWN} one\n" for n, step in enumerate(STEPS))
+    script = "#!/bin/bash\n" + "".join(
+        f"echo step {n}\n{step} bash -c {SHOWN} one\n" for n, step in enumerate(STEPS)
+    )
     Path("job.sh").write_text(script)
     out = place.folder / "out"
-    subprocess.run(["sbatch", "-W", "-o", str(out), *HET, "job.sh"], env=cluster.environ, check=True)
-    job = from_submission(Submission((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode()))
+    subprocess.run(
+        ["sbatch", "-W", "-o", str(out), *HET, "job.sh"], env=cluster.environ, check=True
+    )
+    job = from_submission(
+        Submission((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode())
+    )
     with pytest.raises(NoEstimate, match="ended with code 9"):
         assert runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET)).traces
-    real, ours = (re.split(r"step \d\n", text)[1:] for text in (out.read_text(), place.tails[-1].decode()))
+    real, ours = (
+        re.split(r"step \d\n", text)[1:] for text in (out.read_text(), place.tails[-1].decode())
+    )
     for (step, count), theirs, own in zip(STEPS.items(), real, ours, strict=True):
         lines = own.splitlines()
         assert (len(lines), set(lines) - set(theirs.splitlines())) == (count, set()), step
 
 
-# -- what stands in the place of launchers and of Slurm ----------------------------------------------------------------
+# -- what stands in the place of launchers and of Slurm --------------------------------------------
 
 LAUNCHES = {
     "python": "python train.py",
@@ -328,7 +430,8 @@ LAUNCHES = {
     "an absolute python": "$PYTHON train.py",
     "PATH begun anew": "export PATH=$(dirname $PYTHON):/usr/bin:/bin\nsrun python train.py",
     "set -euo pipefail": "set -euo pipefail\npython train.py | tee log\ntest -s log",
-    "commands that are not here": "module load cuda/12\nconda activate torch\n. nowhere/activate\npython train.py",
+    "commands that are not here": "module load cuda/12\nconda activate torch\n. "
+    "nowhere/activate\npython train.py",
     "the training in a function of the script": "main() { python train.py; }\nmain || exit 1",
 }
 
@@ -339,18 +442,27 @@ COLD = ("torchrun", "torchrun -m", "exec")
 
 @pytest.mark.torch
 @pytest.mark.parametrize("way", LAUNCHES)
-def test_the_training_is_found_however_it_is_launched(way: str, request: pytest.FixtureRequest) -> None:
+def test_the_training_is_found_however_it_is_launched(
+    way: str, request: pytest.FixtureRequest
+) -> None:
     place: Place = request.getfixturevalue("place" if way in COLD else "warm_place")
     (place.folder / "train.py").write_text(TRAIN + "print('trained')\n")
     found = place.run(f"#!/bin/bash\n{LAUNCHES[way]}\n", PYTHON=str(place.python))
     assert found.outcome.returncode == 0, found.outcome.output_tail.decode()
     (trace,) = [trace for trace in found.traces if trace.allocations]
-    assert (trace.steps, trace.state, trace.error, trace.rank, trace.world_size) == (4, "exit", None, 0, 1)
+    assert (trace.steps, trace.state, trace.error, trace.rank, trace.world_size) == (
+        4,
+        "exit",
+        None,
+        0,
+        1,
+    )
 
 
 @pytest.mark.torch
 def test_a_login_shell_that_sets_its_own_path_is_followed(warm_place: Place) -> None:
-    """Only what the site's and the user's profile put on PATH is there, as in the job; srun is still ours."""
+    """Only what the site's and the user's profile put on PATH is there, as in the job; srun is
+    still ours."""
     place = warm_place
     assert place.python is not None
     (place.home / ".bash_profile").write_text(f"export PATH={place.python.parent}:/usr/bin:/bin\n")
@@ -380,7 +492,9 @@ ask 2>&1 | base64 -w 0 | tee OUT
 
 
 @pytest.mark.slurm
-def test_slurm_says_of_a_job_in_a_dry_run_what_it_says_of_a_real_one(place: Place, cluster: Any) -> None:
+def test_slurm_says_of_a_job_in_a_dry_run_what_it_says_of_a_real_one(
+    place: Place, cluster: Any
+) -> None:
     """Many a script finds its folder by its own path."""
     place.folder.parent.chmod(0o755)
     place.folder.chmod(0o777)
@@ -396,7 +510,8 @@ def test_slurm_says_of_a_job_in_a_dry_run_what_it_says_of_a_real_one(place: Plac
 
 
 LIMITS = {
-    "leaves": "import subprocess, torch\nsubprocess.run(['true'], env=dict(os.environ)); os.system('true')",
+    "leaves": "import subprocess, torch\nsubprocess.run(['true'], env=dict(os.environ)); "
+    "os.system('true')",
     "sets": "os.environ['PYTORCH_ALLOC_CONF'] = 'max_split_size_mb:64'",
     "calls": "import torch\ntorch.cuda.set_per_process_memory_fraction(0.9)",
     "children": "import subprocess, torch\nsubprocess.run(['true'], env={})",
@@ -415,7 +530,9 @@ def test_a_job_that_overrules_the_limits_of_a_share_is_seen_to(place: Place) -> 
     lines[-1] = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {lines[-1]}"
     codes = ("own-allocator", "own-environment")
     told = {
-        Path(trace.argv[-1]).stem: [f"{doubt.code}: {doubt.detail}" for doubt in trace.doubts if doubt.code in codes]
+        Path(trace.argv[-1]).stem: [
+            f"{doubt.code}: {doubt.detail}" for doubt in trace.doubts if doubt.code in codes
+        ]
         for trace in place.run(
             "\n".join(["#!/bin/bash", *lines]), PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"
         ).traces
@@ -435,35 +552,49 @@ def test_a_job_that_overrules_the_limits_of_a_share_is_seen_to(place: Place) -> 
 def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
     (place.folder / "train.py").write_text(TRAIN)
     job = Submission(
-        ("--gres=gpu:1", "job.sh"), {"PATH": f"{place.python.parent}:/usr/bin:/bin"}, b"#!/bin/sh\npython train.py\n"
+        ("--gres=gpu:1", "job.sh"),
+        {"PATH": f"{place.python.parent}:/usr/bin:/bin"},
+        b"#!/bin/sh\npython train.py\n",
     )
-    gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})  # of no release that is supported
+    gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(
+        update={"capability": "3.5"}
+    )  # of no release that is supported
     (found,) = dispatch.one(sizing.on_one(job, [0], "k40", gpu, BUDGET), DryRuns()).values()
-    assert re.match(r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_", str(found)), (
-        found
-    )
+    assert re.match(
+        r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_",
+        str(found),
+    ), found
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("asks", "told"),
     [
-        ("c = 'scon' + 'trol'; os.popen(c + ' show job ' + os.environ['SLURM_JOB_ID']).read()", True),
+        (
+            "c = 'scon' + 'trol'; os.popen(c + ' show job ' + os.environ['SLURM_JOB_ID']).read()",
+            True,
+        ),
         ("os.popen('squeue -h -o %o').read()", True),
         ("os.popen('squeue -h -o %T; scontrol show hostnames').read()", False),
     ],
 )
-def test_that_a_job_asks_for_its_own_script_is_told(warm_place: Place, asks: str, told: bool) -> None:
+def test_that_a_job_asks_for_its_own_script_is_told(
+    warm_place: Place, asks: str, told: bool
+) -> None:
     (warm_place.folder / "train.py").write_text(f"{TRAIN}{asks}\n")
     (found,) = warm_place.run("#!/bin/bash\npython train.py\n").traces
-    assert [doubt.code for doubt in found.doubts if doubt.code == "own-script"] == ["own-script"] * told
+    assert [doubt.code for doubt in found.doubts if doubt.code == "own-script"] == [
+        "own-script"
+    ] * told
 
 
 ANSWERS = {
     "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits": "81079",
-    "nvidia-smi --query-gpu=index,memory.used,temperature.gpu --format=csv,noheader": "0, 0 MiB, [N/A]",
+    "nvidia-smi --query-gpu=index,memory.used,temperature.gpu "
+    "--format=csv,noheader": "0, 0 MiB, [N/A]",
     "nvidia-smi --query-gpu=name,memory.total --format=csv | head -1": "name, memory.total [MiB]",
-    "nvidia-smi -L": f"GPU 0: {load_catalogue()[NAME].cuda_name} (UUID: GPU-00000000-0000-0000-0000-000000000000)",
+    "nvidia-smi -L": f"GPU 0: {load_catalogue()[NAME].cuda_name} (UUID: "
+    "GPU-00000000-0000-0000-0000-000000000000)",
     "nvidia-smi | grep -c H100": "1",
     "nvidia-smi --query-compute-apps=pid --format=csv,noheader; echo none": "none",
     "scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1": os.uname().nodename,
@@ -479,16 +610,21 @@ def test_commands_of_a_gpu_node_answer(place: Place, command: str) -> None:
 
 
 def test_a_job_that_submits_another_submits_nothing(place: Place) -> None:
-    reason = place.why("#!/bin/bash\ntest \"$(sbatch next.sh)\" = 'Submitted batch job 0' || exit 1")
+    reason = place.why(
+        "#!/bin/bash\ntest \"$(sbatch next.sh)\" = 'Submitted batch job 0' || exit 1"
+    )
     assert reason == "the job submits another job: that one was not looked at"
 
 
-# -- why there is no estimate ------------------------------------------------------------------------------------------
+# -- why there is no estimate ----------------------------------------------------------------------
 
 REASONS = {
     "no torch": ("echo hello", "the script did not load torch"),
     "a wrong command": ("pyhton train.py", "pyhton: command not found"),
-    "an error that stops the script": ("set -e\nmodule load cuda\npython train.py", "module: command not found"),
+    "an error that stops the script": (
+        "set -e\nmodule load cuda\npython train.py",
+        "module: command not found",
+    ),
 }
 
 
@@ -501,13 +637,21 @@ def test_the_reason_says_what_happened(place: Place, case: str) -> None:
 TORCH_REASONS = {
     "-I": ("python -I -c 'import sys'", TRAIN, "the script did not load torch"),
     "unset": ("unset PYTHONPATH\npython -c pass", TRAIN, "the script did not load torch"),
-    "no GPU used": ("python -c 'import torch'", TRAIN, "torch was imported but no GPU memory was used"),
+    "no GPU used": (
+        "python -c 'import torch'",
+        TRAIN,
+        "torch was imported but no GPU memory was used",
+    ),
     "an exception": (
         "python train.py",
         TRAIN.replace("range(4)", "range(1)") + "1 / 0",
         "1 optimizer step with ZeroDiv",
     ),
-    "an exit code": ("python train.py", "import torch\ntorch.ones(1).cuda()\nraise SystemExit(3)", "ended with code 3"),
+    "an exit code": (
+        "python train.py",
+        "import torch\ntorch.ones(1).cuda()\nraise SystemExit(3)",
+        "ended with code 3",
+    ),
     "a crash": (
         "python train.py",
         TRAIN.replace("range(4)", "range(1)") + "import ctypes; ctypes.string_at(0)",
@@ -526,8 +670,12 @@ def test_the_reason_says_what_torch_s_process_did(warm_place: Place, case: str) 
 
 @pytest.mark.torch
 def test_what_a_stopped_process_had_done_is_kept(place: Place) -> None:
-    (place.folder / "train.py").write_text(TRAIN + "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))\n")
-    found = place.run("#!/bin/bash\npython train.py\n", budget=Budget(seconds=90, memory_bytes=1500 * MIB))
+    (place.folder / "train.py").write_text(
+        TRAIN + "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))\n"
+    )
+    found = place.run(
+        "#!/bin/bash\npython train.py\n", budget=Budget(seconds=90, memory_bytes=1500 * MIB)
+    )
     (trace,) = found.traces
     assert found.outcome.stopped == "memory"
     assert (trace.state, trace.error, trace.steps) == ("running", "the dry run's memory limit", 4)
@@ -540,8 +688,12 @@ def test_folders_that_could_not_be_written_to_are_part_of_the_reason(
 
     def with_read_only(*arguments: Any, **settings: Any) -> sandbox.Outcome:
         outcome = real(*arguments, **settings)
-        return sandbox.Outcome(1, None, outcome.seconds, 0, b"touch: Read-only file system\n", ("/data",))
+        return sandbox.Outcome(
+            1, None, outcome.seconds, 0, b"touch: Read-only file system\n", ("/data",)
+        )
 
     monkeypatch.setattr(sandbox, "run", with_read_only)
     reason = place.why("#!/bin/bash\nexit 1")
-    assert reason.endswith("Read-only file system (nothing could be written to /data in the dry run)")
+    assert reason.endswith(
+        "Read-only file system (nothing could be written to /data in the dry run)"
+    )

@@ -1,8 +1,7 @@
 """Which engine answers: jobs whose memory hangs on computed values, through both, in the sandbox.
 
-What the profile engine says is held against the CPU's own account of the same script in an ordinary run of it: torch's
-CPU allocator reports how much it holds (tests/data/values/accounting.py).
-"""
+What the profile engine says is held against the CPU's own account of the same script in an ordinary
+run of it: torch's CPU allocator reports how much it holds (tests/data/values/accounting.py)."""
 
 import os
 import subprocess
@@ -45,10 +44,13 @@ def job(python: Path, *words: str, engine: str = "auto") -> Job:
 
 
 def own_account(python: Path, model: str, traces: Path) -> int:
-    """Return the bytes. A CUDA build loads only with CUDA libraries at hand: the stand-ins, which it never calls."""
+    """Return the bytes. A CUDA build loads only with CUDA libraries at hand: the stand-ins, which
+    it never calls."""
     command = [python, str(DATA / "accounting.py"), str(DATA / "job.py"), model, "cpu"]
     environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
-    environment |= gpu_environment.environment(RTX_3060, 1, traces, None) | {"XMEM_ENGINE": "device"}
+    environment |= gpu_environment.environment(RTX_3060, 1, traces, None) | {
+        "XMEM_ENGINE": "device"
+    }
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return int(ran.stdout.split()[-1])
 
@@ -65,15 +67,23 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
     model: str, why: str, warm_python: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = (str(DATA / "job.py"), model, "cuda")
-    on_stand_ins = dispatch.here(DryRunOrder.of(job(warm_python, *words, engine="device"), RTX_3060, BUDGET)).traces
+    on_stand_ins = dispatch.here(
+        DryRunOrder.of(job(warm_python, *words, engine="device"), RTX_3060, BUDGET)
+    ).traces
     doubted = {doubt.code for trace in on_stand_ins for doubt in trace.doubts}
     assert doubted & {"value-shape", "forward-read"}
-    monkeypatch.setattr(orchestrator, "RULES", [rule for rule in orchestrator.RULES if rule not in ONLY_ON_GPUS])
+    monkeypatch.setattr(
+        orchestrator, "RULES", [rule for rule in orchestrator.RULES if rule not in ONLY_ON_GPUS]
+    )
     found = estimate(
-        dispatch.here(DryRunOrder.of(job(warm_python, *words), RTX_3060, BUDGET)).traces, "rtx-3060", RTX_3060
+        dispatch.here(DryRunOrder.of(job(warm_python, *words), RTX_3060, BUDGET)).traces,
+        "rtx-3060",
+        RTX_3060,
     )
     assert found.engine == "profile"
-    assert any(reason.startswith(f"not run on stand-ins, as {why}") for reason in found.reasons), found.reasons
+    assert any(reason.startswith(f"not run on stand-ins, as {why}") for reason in found.reasons), (
+        found.reasons
+    )
     peak = replay(found.largest.trace).peak_allocated_bytes
     assert peak == pytest.approx(own_account(warm_python, model, tmp_path), rel=0.03)
 
@@ -95,13 +105,18 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
         OTHERS,
     ),
 )
-def test_both_engines_say_the_same_to_the_byte(words: str, job_python: Path, warm_python: Path) -> None:
-    """What zero_grad, accumulation, a fused optimizer, a state in bytes, autocast, convolutions do to memory."""
+def test_both_engines_say_the_same_to_the_byte(
+    words: str, job_python: Path, warm_python: Path
+) -> None:
+    """What zero_grad, accumulation, a fused optimizer, a state in bytes, autocast, convolutions do
+    to memory."""
     python = job_python if "cnn" in words else warm_python  # as in test_profile_engine.py
     script = (str(DATA.with_name("profiles") / "job.py"), *words.split())
     peaks = {
         engine: replay(
-            dispatch.here(DryRunOrder.of(job(python, *script, engine=engine), RTX_3060, BUDGET)).traces[0]
+            dispatch.here(
+                DryRunOrder.of(job(python, *script, engine=engine), RTX_3060, BUDGET)
+            ).traces[0]
         ).peak_allocated_bytes
         for engine in ("device", "profile")
     }
@@ -122,7 +137,9 @@ for step in range(4):
     optimizer.step()
 """
     found = estimate(
-        dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, BUDGET)).traces, "rtx-3060", RTX_3060
+        dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, BUDGET)).traces,
+        "rtx-3060",
+        RTX_3060,
     )
     assert found.engine == "profile"
     stopped = "with zeros for values the script stops: ValueError: the loss is nothing (<string>:8)"
@@ -149,15 +166,21 @@ for step in range(4):
 """
     small = Budget(seconds=240.0, memory_bytes=8_000_000_000)
     found = estimate(
-        dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, small)).traces, "rtx-3060", RTX_3060
+        dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, small)).traces,
+        "rtx-3060",
+        RTX_3060,
     )
     assert found.engine == "device"
-    (reason,) = [reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")]
+    (reason,) = [
+        reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")
+    ]
     assert "it needs about 2" in reason
     assert "and has 8.0 GB" in reason
 
 
-def test_a_missing_package_is_not_looked_for_twice(warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_not_looked_for_twice(
+    warm_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     run = runner.run
 

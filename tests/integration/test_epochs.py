@@ -1,4 +1,5 @@
-"""What comes after an epoch is seen: evaluation and checkpoints that the first seconds of training do not reach."""
+"""What comes after an epoch is seen: evaluation and checkpoints that the first seconds of training
+do not reach."""
 
 import os
 import re
@@ -65,7 +66,9 @@ def dry_run(tmp_path: Path, python: Path, script: str, *, brief: bool = False) -
     return trace
 
 
-@pytest.mark.slow(covers=["xmem_slurm/probe/_xmem/course/*", "xmem_slurm/probe/_xmem/process/steps*"])
+@pytest.mark.slow(
+    covers=["xmem_slurm/probe/_xmem/course/*", "xmem_slurm/probe/_xmem/process/steps*"]
+)
 def test_a_brief_run_has_the_same_peaks_in_fewer_steps(tmp_path: Path, warm_python: Path) -> None:
     script = SHORT + TRAIN.format(loader="", accumulate=1, after=EVALUATE)
     whole, brief = (dry_run(tmp_path, warm_python, script, brief=brief) for brief in (False, True))
@@ -74,12 +77,17 @@ def test_a_brief_run_has_the_same_peaks_in_fewer_steps(tmp_path: Path, warm_pyth
 
 
 @pytest.mark.parametrize(
-    ("loader", "accumulate"), [("", 1), ("num_workers=2, persistent_workers=True", 1), ("", 16)], ids=str
+    ("loader", "accumulate"),
+    [("", 1), ("num_workers=2, persistent_workers=True", 1), ("", 16)],
+    ids=str,
 )
 def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     tmp_path: Path, warm_python: Path, loader: str, accumulate: int
 ) -> None:
-    only, both = (LONG + TRAIN.format(loader=loader, accumulate=accumulate, after=each) for each in ("pass", EVALUATE))
+    only, both = (
+        LONG + TRAIN.format(loader=loader, accumulate=accumulate, after=each)
+        for each in ("pass", EVALUATE)
+    )
     training = dry_run(tmp_path, warm_python, only)
     assert training.training.drawn == 32
     whole = dry_run(tmp_path, warm_python, both)
@@ -95,28 +103,44 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     assert drawn.checkpoints[0] == evaluations[0].end
 
 
-@pytest.mark.parametrize(("growing", "codes"), [(0, ["not-reached"]), (1, ["largest-drawn", "not-reached"])])
+@pytest.mark.parametrize(
+    ("growing", "codes"), [(0, ["not-reached"]), (1, ["largest-drawn", "not-reached"])]
+)
 def test_a_later_epoch_that_is_cut_short_does_not_forget_what_was_drawn(
     tmp_path: Path, warm_python: Path, growing: int, codes: list[str]
 ) -> None:
-    """Batches that a job's own function collates may differ, so those of the first epoch are drawn: all, but once.
+    """Batches that a job's own function collates may differ, so those of the first epoch are drawn:
+    all, but once.
 
     Where a later epoch's are larger, it counts alone.
     """
     own = "collate_fn=lambda samples: [torch.stack([each for (each,) in samples]).repeat(rows, 1)]"
-    script = TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1_000_000)", "until_told()")
-    grow = f"rows = 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
+    script = TRAIN.format(loader=own, accumulate=1, after="pass").replace(
+        "range(1_000_000)", "until_told()"
+    )
+    grow = (
+        "rows = 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += "
+        f"{growing}\n"
+    )
     trace = dry_run(tmp_path, warm_python, f"samples = 6_000\n{grow}{script}")
     assert trace.seen is not None
     assert trace.seen.batches == ((3, 188) if growing else (188, 188))
-    assert sorted({doubt.code for doubt in trace.doubts} & {"largest-drawn", "not-reached"}) == codes
+    assert (
+        sorted({doubt.code for doubt in trace.doubts} & {"largest-drawn", "not-reached"}) == codes
+    )
 
 
-def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, warm_python: Path) -> None:
-    """It would die of an early end of the data; so that comes when nothing else does, after 313 batches."""
+def test_a_script_that_takes_batches_by_next_gets_them_all(
+    tmp_path: Path, warm_python: Path
+) -> None:
+    """It would die of an early end of the data; so that comes when nothing else does, after 313
+    batches."""
     loop = "for index, (batch,) in enumerate(loader):"
     script = SHORT + TRAIN.format(loader="", accumulate=1, after=EVALUATE)
-    by_next = "batches = iter(loader)\n    for index in range(len(loader)):\n        (batch,) = next(batches)"
+    by_next = (
+        "batches = iter(loader)\n    for index in range(len(loader)):\n        (batch,) = "
+        "next(batches)"
+    )
     trace = dry_run(tmp_path, warm_python, script.replace(loop, by_next))
     assert (trace.state, trace.error) == ("steady", None)
     assert trace.recorded["requested_bytes"] > 8192 * 4 * (256 + 1024)
@@ -135,10 +159,15 @@ for step in range(10_000_000):
 """
     found = estimate([dry_run(tmp_path, warm_python, script)], "a100", GPU)
     assert found.confidence == "medium"
-    assert re.match(r"the script's own end \([\d,]+ steps seen, nothing new since step 2\) was not", found.reasons[0])
+    assert re.match(
+        r"the script's own end \([\d,]+ steps seen, nothing new since step 2\) was not",
+        found.reasons[0],
+    )
 
 
-def test_a_loader_has_no_more_workers_than_there_are_cpus(tmp_path: Path, warm_python: Path) -> None:
+def test_a_loader_has_no_more_workers_than_there_are_cpus(
+    tmp_path: Path, warm_python: Path
+) -> None:
     script = """
 import multiprocessing, os, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -151,20 +180,28 @@ for batch, in DataLoader(TensorDataset(torch.zeros(1000, 256)), batch_size=10, n
     assert dry_run(tmp_path, warm_python, script).error is None
 
 
-@pytest.mark.parametrize(("late", "confidence"), [("", "high"), ("if epoch == 35: test()", "medium")])
+@pytest.mark.parametrize(
+    ("late", "confidence"), [("", "high"), ("if epoch == 35: test()", "medium")]
+)
 def test_whole_epochs_stand_for_the_rest_unless_something_new_comes_in_it(
     tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch, late: str, confidence: str
 ) -> None:
     """Of 40 epochs some 13 are run whole, and the others with three batches each."""
     monkeypatch.setenv(warm.TICK, "0.004")
-    script = TRAIN.format(loader="", accumulate=1, after=EVALUATE + f"    {late}\n").replace("1_000_000", "40")
-    test = "def test():\n    with torch.no_grad(): model(torch.zeros(100_000, 256, device='cuda'))\n"
+    script = TRAIN.format(loader="", accumulate=1, after=EVALUATE + f"    {late}\n").replace(
+        "1_000_000", "40"
+    )
+    test = (
+        "def test():\n    with torch.no_grad(): model(torch.zeros(100_000, 256, device='cuda'))\n"
+    )
     trace = dry_run(tmp_path, warm_python, f"samples = 3_200\n{test}{script}")
     assert trace.seen is not None
     assert (trace.seen.end, 1_000 < trace.steps < 4_000) == (True, True)
     assert estimate([trace], "a100", GPU).confidence == confidence
     code = "not-reached" if late else "epochs-alike"
-    assert [doubt.code for doubt in trace.doubts if doubt.code in {"not-reached", "epochs-alike"}] == [code]
+    assert [
+        doubt.code for doubt in trace.doubts if doubt.code in {"not-reached", "epochs-alike"}
+    ] == [code]
     assert (trace.recorded["requested_bytes"] > 100_000 * 4 * (256 + 1024)) is bool(late)
 
 
@@ -191,7 +228,9 @@ for step in range(1_200):
 """
 
 
-def test_a_script_that_counts_its_batches_by_itself_comes_to_its_end(tmp_path: Path, warm_python: Path) -> None:
+def test_a_script_that_counts_its_batches_by_itself_comes_to_its_end(
+    tmp_path: Path, warm_python: Path
+) -> None:
     trace = dry_run(tmp_path, warm_python, COUNTED)
     assert (trace.seen is not None and trace.seen.end, trace.steps) == (True, 1_200)
     assert trace.recorded["allocated_bytes"] > 1 << 30

@@ -1,4 +1,5 @@
-"""Calls that are skipped leave the trace as if they had been made: each script beside itself, whole, to the byte."""
+"""Calls that are skipped leave the trace as if they had been made: each script beside itself,
+whole, to the byte."""
 
 import textwrap
 from pathlib import Path
@@ -31,7 +32,8 @@ def step(loss):
     optimizer.zero_grad()
 """
 SCRIPTS = {
-    "a larger batch late": "for i in range(40): step(model(data(64 if i < 30 else 512)).square().mean())",
+    "a larger batch late": "for i in range(40): step(model(data(64 if i < 30 else "
+    "512)).square().mean())",
     "an evaluation late, outputs kept": """
         for i in range(30): step(model(data()).square().mean())
         with torch.no_grad(): kept = [model(data(256)) for _ in range(20)]
@@ -350,9 +352,16 @@ def test_a_script_that_skips_has_the_peaks_of_itself_whole(name: str, run: Run) 
     assert (trace.state, trace.steps) == ("exit", whole.traces[0].steps)
     found = replay(trace)
     if name == "two models" and trace.torch_version.startswith("2.15."):
-        pytest.xfail("this torch adds gradients up in new memory: those of a model that is called twice count twice")
-    assert found.peak_allocated_bytes == pytest.approx(whole.traces[0].recorded["allocated_bytes"], rel=0.001)
-    assert found.peak_reserved_bytes == pytest.approx(whole.traces[0].recorded["reserved_bytes"], rel=0.02, abs=2 * MIB)
+        pytest.xfail(
+            "this torch adds gradients up in new memory: those of a model that is called twice "
+            "count twice"
+        )
+    assert found.peak_allocated_bytes == pytest.approx(
+        whole.traces[0].recorded["allocated_bytes"], rel=0.001
+    )
+    assert found.peak_reserved_bytes == pytest.approx(
+        whole.traces[0].recorded["reserved_bytes"], rel=0.02, abs=2 * MIB
+    )
     assert not [noted.detail for noted in trace.doubts if noted.code == "skipped"]
 
 
@@ -404,7 +413,8 @@ ASKED = {
 def test_what_parameters_are_asked_for_late_is_a_doubt_and_no_error(run: Run, name: str) -> None:
     late = textwrap.indent(textwrap.dedent(ASKED[name]), 4 * " ")
     steps = (
-        "for i in range(30):\n    loss = model(data()).square().mean()\n    if i < 25:\n        step(loss)\n        "
+        "for i in range(30):\n    loss = model(data()).square().mean()\n    if i < 25:\n       "
+        " step(loss)\n        "
     )
     ran = run(script(steps + "continue" + late), seconds=SECONDS)
     assert ran.returncode == 0, ran.stderr
@@ -432,7 +442,11 @@ def test_what_is_computed_of_a_weight_that_is_made_anew_is_a_doubt(run: Run) -> 
         optimizer = torch.optim.AdamW(model.parameters())
         for i in range(40): step(model(data()).square().mean() + model[0].weight.square().sum())
         """
-    said = [noted.detail for noted in run(script(code), seconds=SECONDS).traces[-1].doubts if noted.code == "skipped"]
+    said = [
+        noted.detail
+        for noted in run(script(code), seconds=SECONDS).traces[-1].doubts
+        if noted.code == "skipped"
+    ]
     assert said == ["a backward pass of a kind that was not recorded"]
 
 
@@ -514,8 +528,12 @@ print(json.dumps(8 * len(handed) + len(drawn)))
         pytest.param("", "", range(264, 336), 0, id="alike"),  # of those due one sample each
         pytest.param("", "", range(80, 1600), 2, id="in workers"),  # most are not asked for
         pytest.param("self.calls += 1", "", range(4000, 4001), 0, id="a data set that counts"),
-        pytest.param("self.calls += 1", "", range(4000, 4001), 2, id="a data set that counts, in workers"),
-        pytest.param("self.shared.value += 1", "", range(4000, 4001), 0, id="a data set that counts for all"),
+        pytest.param(
+            "self.calls += 1", "", range(4000, 4001), 2, id="a data set that counts, in workers"
+        ),
+        pytest.param(
+            "self.shared.value += 1", "", range(4000, 4001), 0, id="a data set that counts for all"
+        ),
         pytest.param("", "pictures.seed = epoch", range(336, 1200), 0, id="changed between loops"),
     ],
 )
@@ -538,12 +556,18 @@ BY_CONTENT = {
         "x = batch['x'][:, : int(batch['n'].sum(1).max())].cuda().flatten(0, 1)",
         '"n": long',
     ),
-    "kept by name": ("", "x = batch['x'].cuda().flatten(0, 1); kept[tuple(batch['n'])] = x", '"n": f"{index}.jpg"'),
+    "kept by name": (
+        "",
+        "x = batch['x'].cuda().flatten(0, 1); kept[tuple(batch['n'])] = x",
+        '"n": f"{index}.jpg"',
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BY_CONTENT)
-def test_batches_are_not_given_again_where_a_script_goes_by_what_is_in_them(name: str, run: Run) -> None:
+def test_batches_are_not_given_again_where_a_script_goes_by_what_is_in_them(
+    name: str, run: Run
+) -> None:
     own, use, given = BY_CONTENT[name]
     code = DRAWN.format(own=own, change="kept = {}", workers=0).replace("range(10)", "range(1)")
     code = code.replace("return 400", "return 8000").replace("shuffle=True, ", "")
@@ -592,8 +616,12 @@ LENGTHS = """
 
 
 @pytest.mark.parametrize(("rows", "doubted"), [("64", False), ("64 + 8 * i", True)])
-def test_other_ranks_may_have_larger_batches_where_batches_differ(rows: str, doubted: bool, run: Run) -> None:
-    trace = run(script(f"rows = lambda i: {rows}\n{textwrap.dedent(LENGTHS)}"), seconds=SECONDS).traces[-1]
+def test_other_ranks_may_have_larger_batches_where_batches_differ(
+    rows: str, doubted: bool, run: Run
+) -> None:
+    trace = run(
+        script(f"rows = lambda i: {rows}\n{textwrap.dedent(LENGTHS)}"), seconds=SECONDS
+    ).traces[-1]
     found = [noted for noted in trace.doubts if noted.code == "other-batches"]
     assert [noted.detail for noted in found] == ["the largest of 100"] * doubted
     assert all(0 < (noted.share or 0) < 1 for noted in found)
@@ -636,7 +664,9 @@ def test_a_loop_has_all_its_batches_in_order_where_workers_are_not_asked_for_mos
 
 def test_workers_draw_one_sample_of_a_batch_that_is_due(run: Run) -> None:
     code = DRAWN.format(
-        own="samples.get_lock().__enter__(); samples.value += 1; samples.get_lock().__exit__()", change="", workers=2
+        own="samples.get_lock().__enter__(); samples.value += 1; samples.get_lock().__exit__()",
+        change="",
+        workers=2,
     )
     code = code.replace("range(10)", "range(1)").replace("return 400", "return 8000")
     code = code.replace("drawn = []", "drawn, samples = [], torch.multiprocessing.Value('q')")
@@ -648,7 +678,9 @@ def test_workers_draw_one_sample_of_a_batch_that_is_due(run: Run) -> None:
 @pytest.mark.parametrize("write", ["mul_(2)", "requires_grad_()"])
 def test_workers_are_asked_where_a_script_writes_to_its_batches(write: str, run: Run) -> None:
     code = DRAWN.format(own="", change="", workers=2)
-    code = code.replace("x = batch", f"batch['x'].numpy()\n        batch['x'].{write}\n        x = batch")
+    code = code.replace(
+        "x = batch", f"batch['x'].numpy()\n        batch['x'].{write}\n        x = batch"
+    )
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps, ran.out) == (0, "", 500, 4000)
 
@@ -675,7 +707,9 @@ def test_a_sampler_may_give_indices_in_a_form_of_its_own(run: Run) -> None:
     code = DRAWN.format(own="", change="", workers=0).replace(
         "drawn = []", "drawn, drawing.SAME = [], 20\nimport numpy", 1
     )
-    code = code.replace("batch_size=8, shuffle=True", "batch_sampler=numpy.arange(400).reshape(50, 8)")
+    code = code.replace(
+        "batch_size=8, shuffle=True", "batch_sampler=numpy.arange(400).reshape(50, 8)"
+    )
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 500)
     assert ran.out < 1300
@@ -691,7 +725,9 @@ def test_a_sampler_of_batches_says_how_many_samples_one_has(run: Run) -> None:
 
 def test_batches_that_are_made_on_the_gpu_are_each_their_own(run: Run) -> None:
     code = DRAWN.format(own="", change="kept = []", workers=0)
-    collated = "collate_fn=lambda samples: {'x': torch.stack([each['x'] for each in samples]).cuda()}"
+    collated = (
+        "collate_fn=lambda samples: {'x': torch.stack([each['x'] for each in samples]).cuda()}"
+    )
     code = code.replace("num_workers=0", f"num_workers=0, {collated}")
     code = code.replace("        step(", "        kept.append(batch.get('x', x))\n        step(")
     code = code.replace("print(", "print(len({each.data_ptr() for each in kept})) or (")
@@ -699,16 +735,28 @@ def test_batches_that_are_made_on_the_gpu_are_each_their_own(run: Run) -> None:
     assert (ran.returncode, ran.stderr, ran.out) == (0, "", 50)
 
 
-def test_a_loader_keeps_what_it_was_told_and_two_loaders_of_one_data_set_their_own(run: Run) -> None:
+def test_a_loader_keeps_what_it_was_told_and_two_loaders_of_one_data_set_their_own(
+    run: Run,
+) -> None:
     code = DRAWN.format(own="", change="", workers=2)
-    code = code.replace("for batch in DataLoader(", "for batch in (loader := DataLoader(").replace("2):", "2)):")
-    others = "DataLoader(pictures, batch_size=8, collate_fn=lambda samples: [each['n'] for each in samples])"
-    code = code.replace("print(", f"    assert isinstance(next(iter({others})), list)\nprint(loader.num_workers) or (")
+    code = code.replace("for batch in DataLoader(", "for batch in (loader := DataLoader(").replace(
+        "2):", "2)):"
+    )
+    others = (
+        "DataLoader(pictures, batch_size=8, collate_fn=lambda samples: [each['n'] for each in "
+        "samples])"
+    )
+    code = code.replace(
+        "print(",
+        f"    assert isinstance(next(iter({others})), list)\nprint(loader.num_workers) or (",
+    )
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.out) == (0, "", 2)
 
 
-@pytest.mark.parametrize(("kept", "workers"), [("pictures.more", 0), ("pictures.more", 2), ("more", 0)])
+@pytest.mark.parametrize(
+    ("kept", "workers"), [("pictures.more", 0), ("pictures.more", 2), ("more", 0)]
+)
 def test_a_batch_of_another_shape_ends_it(kept: str, workers: int, run: Run) -> None:
     code = DRAWN.format(own="", change=f"{kept} = 1 if epoch < 8 else 6", workers=workers)
     code = code.replace("[:1]", f"[:{kept}]")
@@ -745,9 +793,13 @@ Calls._skip = lambda self, state, *args: skipped.append(list(state.modules)[0]()
 """
 
 
-@pytest.mark.parametrize("name", ["values of its own and of an argument are read", "sharded by FSDP2"])
+@pytest.mark.parametrize(
+    "name", ["values of its own and of an argument are read", "sharded by FSDP2"]
+)
 def test_calls_that_read_and_sharded_roots_are_skipped_whole(name: str, run: Run) -> None:
-    counted = COUNTED + SCRIPTS[name] + "print(json.dumps(sum(each is type(model) for each in skipped)))"
+    counted = (
+        COUNTED + SCRIPTS[name] + "print(json.dumps(sum(each is type(model) for each in skipped)))"
+    )
     ran = run(script(counted.replace("\n        ", "\n")), seconds=SECONDS)
     not_before_torch_2_6(name, ran.trace)
     assert ran.out > 10, ran.stderr
@@ -799,7 +851,9 @@ def test_walks_over_a_model_give_what_torch_gives(run: Run) -> None:
     assert (states, told) == ([True, True, True, True, False, False], True)
 
 
-def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_was_made(run: Run) -> None:
+def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_was_made(
+    run: Run,
+) -> None:
     code = """
         from _xmem.repeat.calls import Calls
         skipped, skip = [], Calls._skip
@@ -1010,8 +1064,12 @@ def test_a_loop_that_a_loss_ends_is_seen_whole(run: Run) -> None:
     whole = run(script(code.replace("WHEN", "< -1")), seconds=SECONDS)
     found = run(script(code.replace("WHEN", "< 1e-3")), seconds=SECONDS)
     assert found.out == pytest.approx(whole.out, rel=0.005)
-    line = next(number for number, line in enumerate(script(code).splitlines(), 1) if "WHEN" in line)
-    assert [each.detail for each in found.traces[-1].doubts if each.code == "forward-read"] == [f"train.py:{line}"]
+    line = next(
+        number for number, line in enumerate(script(code).splitlines(), 1) if "WHEN" in line
+    )
+    assert [each.detail for each in found.traces[-1].doubts if each.code == "forward-read"] == [
+        f"train.py:{line}"
+    ]
 
 
 def test_histograms_are_those_of_numpy(run: Run) -> None:
@@ -1068,7 +1126,8 @@ def test_a_change_that_nothing_tells_of_is_met_by_a_call_that_is_made_to_compare
 
 
 def test_what_a_call_leaves_with_somebody_else_is_not_lost(run: Run) -> None:
-    """A list outside of all modules, that is empty before each call, and a bank of what was in it."""
+    """A list outside of all modules, that is empty before each call, and a bank of what was in
+    it."""
     code = """
         features, bank = [], []
         class Net(torch.nn.Module):
@@ -1155,7 +1214,9 @@ print(json.dumps(torch.cuda.max_memory_allocated()))
     [("i % 3 == 2", []), ("i % 60 == 59", ["a backward pass of a kind that was not recorded"])],
     ids=["often", "late"],
 )
-def test_what_only_a_backward_pass_reads_is_of_its_kind(when: str, said: list[str], run: Run) -> None:
+def test_what_only_a_backward_pass_reads_is_of_its_kind(
+    when: str, said: list[str], run: Run
+) -> None:
     code = HEAD + OWN_BACKWARD.replace("WHEN", when)
     whole, found = run(code), run(code, seconds=SECONDS)
     assert [each.detail for each in found.traces[-1].doubts if each.code == "skipped"] == said
@@ -1220,7 +1281,11 @@ CHANGES = {
     "nothing": (100_000, "pass", []),
     "of a few values, deep in each other": (1, "model.deepest[0] = 2", []),
     "of very many values": (100_000, "model.long[-1] = 2", UNNOTICED),
-    "of very many values, and of the module": (100_000, "model.long[-1] = 2; model.eval()", UNNOTICED),
+    "of very many values, and of the module": (
+        100_000,
+        "model.long[-1] = 2; model.eval()",
+        UNNOTICED,
+    ),
 }
 
 

@@ -1,7 +1,8 @@
-"""Whatever script, disk or cluster xsbatch meets: the job or the error that sbatch would have made, and no traceback.
+"""Whatever script, disk or cluster xsbatch meets: the job or the error that sbatch would have made,
+and no traceback.
 
-Estimation is on, with a site file, unless said otherwise; a script that could be sized here would say so on stderr.
-"""
+Estimation is on, with a site file, unless said otherwise; a script that could be sized here would
+say so on stderr."""
 
 import os
 import subprocess
@@ -32,7 +33,8 @@ class Both:
     def run(self, program: str, *argv: str, **kwargs: object) -> tuple[int, str, str]:
         done = subprocess.run(
             [*self.prefix, program, "--hold", "--parsable", *argv],
-            **{"cwd": self.folder, "env": self.environ, "stdin": subprocess.DEVNULL, "timeout": 60} | kwargs,
+            **{"cwd": self.folder, "env": self.environ, "stdin": subprocess.DEVNULL, "timeout": 60}
+            | kwargs,
             capture_output=True,
             text=True,
             errors="surrogateescape",
@@ -45,7 +47,8 @@ class Both:
         return done.returncode, done.stdout, done.stderr
 
     def same(self, *argv: str, **kwargs: object) -> str:
-        """Check that the outcome is sbatch's, but for one line of ours at most. Return that line."""
+        """Check that the outcome is sbatch's, but for one line of ours at most. Return that
+        line."""
         theirs = self.run("sbatch", *argv, **kwargs)
         code, out, err = self.run(XSBATCH, *argv, **kwargs)
         lines = err.splitlines(keepends=True)
@@ -147,8 +150,15 @@ def test_a_script_in_a_named_pipe_and_nowhere_to_keep_it(both: Both) -> None:
     assert "submitted as written" in both.same("pipe.sh")
 
 
-@pytest.mark.parametrize("command", ['exec "$0" "$@" <(cat plain.sh)', 'cat plain.sh | "$0" "$@" /dev/stdin',
-                                     'exec "$0" "$@" /dev/stdin <plain.sh', 'cat plain.sh | "$0" "$@"'])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        'exec "$0" "$@" <(cat plain.sh)',
+        'cat plain.sh | "$0" "$@" /dev/stdin',
+        'exec "$0" "$@" /dev/stdin <plain.sh',
+        'cat plain.sh | "$0" "$@"',
+    ],
+)
 def test_a_script_that_can_be_read_once(command: str, argv: list[str], both: Both) -> None:
     (both.folder / "plain.sh").write_text("#!/bin/sh\ntrue\n")
     both.prefix = ["bash", "-c", command]
@@ -156,7 +166,12 @@ def test_a_script_that_can_be_read_once(command: str, argv: list[str], both: Bot
 
 
 def test_found_through_path_and_chdir(argv: list[str], both: Both) -> None:
-    for folder, name in (("bin", "on-path"), ("work", "in-chdir"), ("work", "both"), ("bin", "both")):
+    for folder, name in (
+        ("bin", "on-path"),
+        ("work", "in-chdir"),
+        ("work", "both"),
+        ("bin", "both"),
+    ):
         (both.folder / folder).mkdir(exist_ok=True)
         (both.folder / folder / name).write_text(f"#!/bin/sh\n#SBATCH --comment={folder}\ntrue\n")
         (both.folder / folder / name).chmod(0o755)
@@ -188,9 +203,13 @@ def test_nowhere_to_write(how: str, both: Both, job_python: Path) -> None:
     """What is ours to write has no room: the job goes as written, with the reason."""
     home = both.folder / "home"
     home.mkdir()
-    both.environ = {k: v for k, v in both.environ.items() if not k.startswith("XDG_")} | {"HOME": str(home)}
+    both.environ = {k: v for k, v in both.environ.items() if not k.startswith("XDG_")} | {
+        "HOME": str(home)
+    }
     options = "ro" if how == "read-only home" else "size=4k,nr_inodes=2"
-    (both.folder / "gpu.sh").write_bytes(GPU + f"{job_python} -c 'import torch; torch.ones(9).cuda()'\n".encode())
+    (both.folder / "gpu.sh").write_bytes(
+        GPU + f"{job_python} -c 'import torch; torch.ones(9).cuda()'\n".encode()
+    )
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", home], check=True)
     try:
         assert both.same("gpu.sh").startswith("xsbatch: submitted as written: ")

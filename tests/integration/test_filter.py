@@ -1,4 +1,5 @@
-"""The site-wide filter on a real cluster: plain sbatch gets the right GPU, and nothing that breaks costs a job."""
+"""The site-wide filter on a real cluster: plain sbatch gets the right GPU, and nothing that breaks
+costs a job."""
 
 import contextlib
 import json
@@ -15,7 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import TRAIN, UNSANDBOXED, WARM_XSBATCH, Cluster, as_of_22_05, running_lab, wait_until, write_job
+from tests.conftest import (
+    TRAIN,
+    UNSANDBOXED,
+    WARM_XSBATCH,
+    Cluster,
+    as_of_22_05,
+    running_lab,
+    wait_until,
+    write_job,
+)
 from tests.harness.hung_mount import hung
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
@@ -26,7 +36,9 @@ from xmem_slurm.site.loading import load_site
 pytestmark = pytest.mark.slurm
 
 SITE_FILE = resources.tree("site-config") / "examples" / "mig-and-shares.toml"
-SITE = SITE_FILE.read_text(encoding="utf-8").replace("[filter]", "[filter]\nseconds = 200")  # busy machines
+SITE = SITE_FILE.read_text(encoding="utf-8").replace(
+    "[filter]", "[filter]\nseconds = 200"
+)  # busy machines
 H200 = "gres:gpu:h200:1"
 
 
@@ -39,18 +51,27 @@ class Filtered:
         self.program: list[str] | None = None
         self.inside: list[str] = []
 
-    def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
+    def install(
+        self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None
+    ) -> None:
         valid = self.site_file.with_name("valid.toml")
-        valid.write_text(SITE.replace('mode = "advise"', ALL if ALL in site else 'mode = "rewrite"'), encoding="utf-8")
+        valid.write_text(
+            SITE.replace('mode = "advise"', ALL if ALL in site else 'mode = "rewrite"'),
+            encoding="utf-8",
+        )
         if not self.site_file.exists() or self.site_file.read_text(encoding="utf-8") != site:
             self.site_file.write_text(site, encoding="utf-8")
-        text = hooks.render(self.site_file, load_site(valid), program or self.program)["cli_filter.lua"]
+        text = hooks.render(self.site_file, load_site(valid), program or self.program)[
+            "cli_filter.lua"
+        ]
         (self.cluster.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
 
     def sbatch(
         self, *argv: str, cwd: Path | None = None, stdin: str | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run(*self.inside, "sbatch", "--hold", *argv, cwd=cwd, stdin=stdin, **environ)
+        return self.cluster.run(
+            *self.inside, "sbatch", "--hold", *argv, cwd=cwd, stdin=stdin, **environ
+        )
 
     def gres(self, done: subprocess.CompletedProcess[str]) -> str:
         return self.field(done, "TresPerNode")
@@ -74,7 +95,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(filtered: Filtered, folder: Path, warm_python: Path) -> Iterator[Path]:
-    """Have dry runs be processes of a warm Python, as what is made of an answer is not of the sandbox; return it."""
+    """Have dry runs be processes of a warm Python, as what is made of an answer is not of the
+    sandbox; return it."""
     script = folder / "job.sh"
     script.write_text(script.read_text().replace(os.environ["XMEM_TEST_PYTHON"], str(warm_python)))
     filtered.program = [*UNSANDBOXED, "xmem_slurm.filter.start"]
@@ -92,7 +114,11 @@ def rewriting(site: str = SITE) -> str:
     ("argv", "expected", "allocated"),
     [
         (["job.sh"], r"gres:shard:[12]", r"Nodes=h1 .*GRES=shard:[12]\("),
-        (["-p", "quiet", "job.sh"], r"gres:gpu:1g\.18gb:1", r"Nodes=m1 .*GRES=gpu:1g\.18gb:1\(IDX:\d\)"),
+        (
+            ["-p", "quiet", "job.sh"],
+            r"gres:gpu:1g\.18gb:1",
+            r"Nodes=m1 .*GRES=gpu:1g\.18gb:1\(IDX:\d\)",
+        ),
     ],
 )
 def test_plain_sbatch_gets_what_the_job_needs_and_the_job_runs_there(
@@ -145,7 +171,9 @@ def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("python")
-def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(filtered: Filtered, folder: Path) -> None:
+def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(
+    filtered: Filtered, folder: Path
+) -> None:
     known = "nothing that the dry run read has changed"
     for site, again in ((rewriting(), False), (rewriting(), True), (SITE, False)):
         filtered.install(site)
@@ -163,7 +191,9 @@ def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(fi
 def test_what_xsbatch_submits_is_not_looked_at_twice(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
     ours = {"XMEM_SITE": str(filtered.site_file), "XDG_STATE_HOME": str(folder)}
-    done = filtered.cluster.run(*WARM_XSBATCH, "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours)
+    done = filtered.cluster.run(
+        *WARM_XSBATCH, "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours
+    )
     as_written(filtered, done)
     assert "xsbatch: GPU memory needed" in done.stderr
     assert "xmem-slurm: " not in done.stderr
@@ -179,13 +209,25 @@ def as_written(filtered: Filtered, done: subprocess.CompletedProcess[str]) -> No
     [
         ("the mode is off", {'mode = "advise"': 'mode = "off"'}, {}),
         ("the job has not opted in", {'mode = "advise"': 'mode = "rewrite"\nopt_in = true'}, {}),
-        ("another user's jobs only", {'mode = "advise"': 'mode = "rewrite"\nusers = ["nobody-here"]'}, {}),
-        ("not in this partition", {'mode = "advise"': 'mode = "rewrite"\nnot_partitions = ["gpu"]'}, {}),
+        (
+            "another user's jobs only",
+            {'mode = "advise"': 'mode = "rewrite"\nusers = ["nobody-here"]'},
+            {},
+        ),
+        (
+            "not in this partition",
+            {'mode = "advise"': 'mode = "rewrite"\nnot_partitions = ["gpu"]'},
+            {},
+        ),
         ("the job opted out", {'mode = "advise"': 'mode = "rewrite"'}, {"XMEM_OFF": "1"}),
     ],
 )
 def test_whose_jobs_are_left_alone(
-    filtered: Filtered, folder: Path, name: str, changed: Mapping[str, str], environ: Mapping[str, str]
+    filtered: Filtered,
+    folder: Path,
+    name: str,
+    changed: Mapping[str, str],
+    environ: Mapping[str, str],
 ) -> None:
     site = SITE
     for old, new in changed.items():
@@ -202,8 +244,12 @@ def test_a_comment_opts_out_and_in(filtered: Filtered, folder: Path) -> None:
     as_written(filtered, done)
     assert done.stderr == ""
     filtered.install(rewriting().replace("[filter]", "[filter]\nopt_in = true"))
-    done = filtered.sbatch("--comment=xmem:on", "--gres=shard:1", "--ntasks=9", "job.sh", cwd=folder)
-    assert "submitted as written: a request for shard is changed for one process only" in done.stderr
+    done = filtered.sbatch(
+        "--comment=xmem:on", "--gres=shard:1", "--ntasks=9", "job.sh", cwd=folder
+    )
+    assert (
+        "submitted as written: a request for shard is changed for one process only" in done.stderr
+    )
 
 
 def test_a_job_without_a_gpu_starts_nothing(filtered: Filtered, folder: Path) -> None:
@@ -232,15 +278,20 @@ FAULTS: Mapping[str, list[str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_answers_the_job_goes_as_written(filtered: Filtered, folder: Path, fault: str) -> None:
+def test_whatever_answers_the_job_goes_as_written(
+    filtered: Filtered, folder: Path, fault: str
+) -> None:
     filtered.install(rewriting(), program=FAULTS[fault])
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
     assert not (folder / "pwned").exists()
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/usr/bin/python3"])
-def test_of_a_python_that_is_gone_no_user_hears(filtered: Filtered, folder: Path, python: str) -> None:
-    """`site check` tells the administrator (tests/integration/test_site.py). The other one has no package of ours."""
+def test_of_a_python_that_is_gone_no_user_hears(
+    filtered: Filtered, folder: Path, python: str
+) -> None:
+    """`site check` tells the administrator (tests/integration/test_site.py). The other one has no
+    package of ours."""
     filtered.install(rewriting(), change=lambda text: text.replace(sys.executable, python))
     done = filtered.sbatch("job.sh", cwd=folder)
     as_written(filtered, done)
@@ -250,14 +301,21 @@ def test_of_a_python_that_is_gone_no_user_hears(filtered: Filtered, folder: Path
 def test_a_dry_run_ends_with_the_sbatch_that_waits_for_it(filtered: Filtered, folder: Path) -> None:
     """Ctrl-C ends sbatch alone: `timeout` has the rest in a group of its own."""
     filtered.install(rewriting())
-    (folder / "train.py").rename(folder / "train_for_long.py").write_text("import time\ntime.sleep(600)")
+    (folder / "train.py").rename(folder / "train_for_long.py").write_text(
+        "import time\ntime.sleep(600)"
+    )
     script = (folder / "job.sh").read_text().replace("train.py", "train_for_long.py")
     (folder / "job.sh").write_text(script)
 
     def runs() -> bool:
-        return any("train_for_long.py" in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+        return any(
+            "train_for_long.py" in (each.info["cmdline"] or ())
+            for each in psutil.process_iter(["cmdline"])
+        )
 
-    with subprocess.Popen(["sbatch", "--hold", "job.sh"], cwd=folder, env=filtered.cluster.environ) as sbatch:
+    with subprocess.Popen(
+        ["sbatch", "--hold", "job.sh"], cwd=folder, env=filtered.cluster.environ
+    ) as sbatch:
         wait_until(runs)
         sbatch.send_signal(signal.SIGINT)
     wait_until(lambda: not runs())
@@ -265,17 +323,26 @@ def test_a_dry_run_ends_with_the_sbatch_that_waits_for_it(filtered: Filtered, fo
 
 def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
     slow = shell("sleep 600; echo gres=gpu:1g.18gb:1; echo end")
-    filtered.install(rewriting(), change=lambda text: text.replace("timeout 200 sed", "timeout 1 sed"), program=slow)
+    filtered.install(
+        rewriting(),
+        change=lambda text: text.replace("timeout 200 sed", "timeout 1 sed"),
+        program=slow,
+    )
     done = filtered.sbatch("job.sh", cwd=folder)
     as_written(filtered, done)
     assert "no answer; it has 200 s for one" in done.stderr
 
 
 def test_a_word_for_the_user_is_there_before_the_answer(filtered: Filtered, folder: Path) -> None:
-    told = shell(f"echo 'xmem-slurm: wait' >&2; while [ ! -e {folder}/seen ]; do sleep 0.1; done; echo end; sleep 600")
+    told = shell(
+        f"echo 'xmem-slurm: wait' >&2; while [ ! -e {folder}/seen ]; do sleep 0.1; done; echo end; "
+        "sleep 600"
+    )
     filtered.install(rewriting(), program=told)
     words = ["sbatch", "--hold", "job.sh"]
-    with subprocess.Popen(words, cwd=folder, env=filtered.cluster.environ, stderr=subprocess.PIPE, text=True) as sbatch:
+    with subprocess.Popen(
+        words, cwd=folder, env=filtered.cluster.environ, stderr=subprocess.PIPE, text=True
+    ) as sbatch:
         assert sbatch.stderr is not None
         assert sbatch.stderr.readline() == "xmem-slurm: wait\n"
         (folder / "seen").touch()
@@ -283,7 +350,10 @@ def test_a_word_for_the_user_is_there_before_the_answer(filtered: Filtered, fold
 
 
 def test_what_else_is_said_is_no_part_of_the_answer(filtered: Filtered, folder: Path) -> None:
-    said = "echo Exception ignored in: x >&2; echo gres=gpu:1g.18gb:1; echo '  File \"y\", line 1' >&2; echo end"
+    said = (
+        "echo Exception ignored in: x >&2; echo gres=gpu:1g.18gb:1; echo '  File \"y\", line 1' "
+        ">&2; echo end"
+    )
     filtered.install(rewriting(), program=shell(said))
     done = filtered.sbatch("job.sh", cwd=folder)
     assert (filtered.gres(done), done.stderr) == ("gres:gpu:1g.18gb:1", "")
@@ -292,7 +362,11 @@ def test_what_else_is_said_is_no_part_of_the_answer(filtered: Filtered, folder: 
 BROKEN = {
     "does not parse": ("changes.py", "def main(:\n", "SyntaxError: "),
     "is from another release": ("detached.py", "", "ImportError: cannot import name"),
-    "is half there": ("caller.py", None, "ModuleNotFoundError: No module named 'xmem_slurm.filter.caller'"),
+    "is half there": (
+        "caller.py",
+        None,
+        "ModuleNotFoundError: No module named 'xmem_slurm.filter.caller'",
+    ),
     "fails": ("start.py", "def main(): raise RuntimeError('a\\nb')\n", "RuntimeError: a\n"),
     "starts with an error": ("__init__.py", "1 / 0\n", "ZeroDivisionError: division by zero"),
     "is gone": (None, None, ""),
@@ -300,11 +374,15 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_package_of_ours_that_is_broken_is_one_line(filtered: Filtered, folder: Path, fault: str) -> None:
+def test_a_package_of_ours_that_is_broken_is_one_line(
+    filtered: Filtered, folder: Path, fault: str
+) -> None:
     """As in the middle of an upgrade, or after half a one."""
     name, content, said = BROKEN[fault]
     tree = folder / "packages" / "xmem_slurm"
-    shutil.copytree(Path(hooks.__file__).parents[1], tree, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(hooks.__file__).parents[1], tree, ignore=shutil.ignore_patterns("__pycache__")
+    )
     if name is None:
         shutil.rmtree(tree)
     elif content is None:
@@ -312,7 +390,11 @@ def test_a_package_of_ours_that_is_broken_is_one_line(filtered: Filtered, folder
     else:
         (tree / "filter" / name).write_text(content)
     bare = "/usr/bin/python3"  # has no package of ours
-    start = hooks.START if name is None else f"import sys; sys.path.append({str(tree.parent)!r}); {hooks.START}"
+    start = (
+        hooks.START
+        if name is None
+        else f"import sys; sys.path.append({str(tree.parent)!r}); {hooks.START}"
+    )
     filtered.install(rewriting(), program=[bare, "-I", "-c", start])
     done = filtered.sbatch("job.sh", cwd=folder)
     as_written(filtered, done)
@@ -332,15 +414,26 @@ def silent(filtered: Filtered, folder: Path) -> Iterator[Path]:
     filtered.inside = []
 
 
-@pytest.mark.parametrize("place", ["our Python", "our package", "the site file", "the cache", "a file that was read"])
+@pytest.mark.parametrize(
+    "place", ["our Python", "our package", "the site file", "the cache", "a file that was read"]
+)
 def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     filtered: Filtered, folder: Path, silent: Path, place: str
 ) -> None:
-    site, change, program, environ = rewriting().replace("seconds = 200", "seconds = 3"), str, None, {}
+    site, change, program, environ = (
+        rewriting().replace("seconds = 200", "seconds = 3"),
+        str,
+        None,
+        {},
+    )
     if place == "our Python":
         program = [str(silent / "bin" / "python3"), "-I", "-c", hooks.START]
     elif place == "our package":
-        program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(silent)!r}); {hooks.START}"]
+        program = [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(silent)!r}); {hooks.START}",
+        ]
     elif place == "the site file":
 
         def change(text: str) -> str:
@@ -348,7 +441,9 @@ def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     elif place == "the cache":
         environ = {"XDG_CACHE_HOME": str(silent)}
     else:
-        (folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:h200:1\n. {silent}/environment.sh\n")
+        (folder / "job.sh").write_text(
+            f"#!/bin/sh\n#SBATCH --gres=gpu:h200:1\n. {silent}/environment.sh\n"
+        )
     filtered.install(site, lambda text: change(text.replace("200", "3")), program)
     began = time.monotonic()
     done = filtered.sbatch("job.sh", cwd=folder, **environ)
@@ -358,7 +453,9 @@ def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     assert done.stderr.count("submitted as written: ") == 1
 
 
-def test_the_answer_does_not_wait_for_the_sites_record_of_it(filtered: Filtered, folder: Path, silent: Path) -> None:
+def test_the_answer_does_not_wait_for_the_sites_record_of_it(
+    filtered: Filtered, folder: Path, silent: Path
+) -> None:
     refused = ["--gres=shard:1", "--ntasks=9", "job.sh"]  # an answer that takes no dry run
     told = "submitted as written: a request for shard is changed for one process only"
     site = rewriting().replace("[filter]", f'[audit]\nfolder = "{silent}"\n\n[filter]')
@@ -370,7 +467,9 @@ def test_the_answer_does_not_wait_for_the_sites_record_of_it(filtered: Filtered,
 
 def test_an_answer_is_recorded_once_it_is_given(filtered: Filtered, folder: Path) -> None:
     (folder / "audit").mkdir()
-    filtered.install(rewriting().replace("[filter]", f'[audit]\nfolder = "{folder}/audit"\n\n[filter]'))
+    filtered.install(
+        rewriting().replace("[filter]", f'[audit]\nfolder = "{folder}/audit"\n\n[filter]')
+    )
     for environ in ({}, {"XMEM_FRESH": "1"}):
         done = filtered.sbatch("--gres=shard:1", "--ntasks=9", "job.sh", cwd=folder, **environ)
         assert done.returncode == 0
@@ -380,7 +479,11 @@ def test_an_answer_is_recorded_once_it_is_given(filtered: Filtered, folder: Path
 def lines_of(folder: Path) -> list[str]:
     """Return the outcomes in the record of whoever runs this."""
     record = folder / "audit" / f"{os.getuid()}.jsonl"
-    return [json.loads(line)["outcome"] for line in record.read_text().splitlines()] if record.exists() else []
+    return (
+        [json.loads(line)["outcome"] for line in record.read_text().splitlines()]
+        if record.exists()
+        else []
+    )
 
 
 @pytest.mark.torch
@@ -395,7 +498,8 @@ def lines_of(folder: Path) -> list[str]:
 def test_what_comes_too_late_is_there_for_the_next_and_leaves_nothing_behind(
     filtered: Filtered, folder: Path, ending: str, expected: str, told: str, cut: str
 ) -> None:
-    """An estimate, or the reason why there is none: a job is run dry once. The hook may be older than the site file."""
+    """An estimate, or the reason why there is none: a job is run dry once. The hook may be older
+    than the site file."""
     temporary = folder / "temporary"
     temporary.mkdir()
     (folder / "train.py").write_text(f"import time\ntime.sleep(5)\n{ending}\n{TRAIN}")
@@ -403,14 +507,24 @@ def test_what_comes_too_late_is_there_for_the_next_and_leaves_nothing_behind(
         filtered.install(rewriting().replace("seconds = 200", "seconds = 3"))
     else:
         filtered.install(rewriting(), lambda text: text.replace("200", "2"))
-    words = ["sh", "-c", 'exec 7>"$0"; exec sbatch --hold "$@"', str(folder / "open"), "-p", "quiet", "job.sh"]
+    words = [
+        "sh",
+        "-c",
+        'exec 7>"$0"; exec sbatch --hold "$@"',
+        str(folder / "open"),
+        "-p",
+        "quiet",
+        "job.sh",
+    ]
     late = filtered.cluster.run(*words, cwd=folder, TMPDIR=str(temporary))
     as_written(filtered, late)
     assert "the next submission of this job has its answer" in late.stderr
     wait_until(lambda: any(temporary.iterdir()))
     for each in filters(filtered):
         with contextlib.suppress(psutil.NoSuchProcess):
-            assert each.nice() > psutil.Process().nice(), "not in the way of what sbatch itself does next"
+            assert each.nice() > psutil.Process().nice(), (
+                "not in the way of what sbatch itself does next"
+            )
             opened = {file.path for file in each.open_files()}
             assert str(folder / "open") not in opened, "whoever reads to its end would wait"
     wait_until(lambda: not list(temporary.iterdir()) and not filters(filtered))
@@ -423,11 +537,15 @@ def test_what_comes_too_late_is_there_for_the_next_and_leaves_nothing_behind(
 def filters(filtered: Filtered) -> list[psutil.Process]:
     """Return what runs of this cluster's filter."""
     return [
-        each for each in psutil.process_iter(["cmdline"]) if str(filtered.site_file) in (each.info["cmdline"] or ())
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if str(filtered.site_file) in (each.info["cmdline"] or ())
     ]
 
 
-@pytest.mark.parametrize("site", ["not TOML [", rewriting().replace("schema_version = 1", "schema_version = 9")])
+@pytest.mark.parametrize(
+    "site", ["not TOML [", rewriting().replace("schema_version = 1", "schema_version = 9")]
+)
 def test_a_broken_site_file(filtered: Filtered, folder: Path, site: str) -> None:
     filtered.install(site)
     done = filtered.sbatch("job.sh", cwd=folder)
@@ -455,7 +573,9 @@ HOSTILE = [
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("hostile", "dry_run"), [(HOSTILE[0], "sandboxed"), *((each, "seen") for each in HOSTILE)])
+@pytest.mark.parametrize(
+    ("hostile", "dry_run"), [(HOSTILE[0], "sandboxed"), *((each, "seen") for each in HOSTILE)]
+)
 def test_nothing_that_a_user_types_is_executed_by_what_sizes_the_job(
     filtered: Filtered, folder: Path, hostile: str, dry_run: str, request: pytest.FixtureRequest
 ) -> None:
@@ -468,23 +588,41 @@ def test_nothing_that_a_user_types_is_executed_by_what_sizes_the_job(
     words = ["-p", "quiet", f"--comment={hostile}", f"--job-name={hostile}", str(script), hostile]
     done = filtered.sbatch(*words, cwd=folder, HOSTILE=hostile, XMEM_POLICY=hostile)
     assert filtered.gres(done) == "gres:gpu:1g.18gb:1", done.stderr
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["job.sh", "train.py", script.name])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["job.sh", "train.py", script.name]
+    )
 
 
 def test_options_of_a_megabyte(filtered: Filtered, folder: Path) -> None:
-    """Linux takes 128 KiB for one word, and 2 MiB for all with the environment; the last option of a name counts."""
-    long = [f"--{name}={'x' * 100_000}" for name in ("job-name", "comment", "reservation", "wckey", "mail-user") * 2]
-    short = ["--job-name=a", "--comment=b", "--reservation=", "--wckey=", "--mail-user=c", "--ntasks=9"]
+    """Linux takes 128 KiB for one word, and 2 MiB for all with the environment; the last option of
+    a name counts."""
+    long = [
+        f"--{name}={'x' * 100_000}"
+        for name in ("job-name", "comment", "reservation", "wckey", "mail-user") * 2
+    ]
+    short = [
+        "--job-name=a",
+        "--comment=b",
+        "--reservation=",
+        "--wckey=",
+        "--mail-user=c",
+        "--ntasks=9",
+    ]
     short += ["--gres=shard:1"]
     filtered.install(rewriting())
-    done = filtered.sbatch(*long, *short, "job.sh", cwd=folder, **{f"X{n}": "y" * 100_000 for n in range(5)})
+    done = filtered.sbatch(
+        *long, *short, "job.sh", cwd=folder, **{f"X{n}": "y" * 100_000 for n in range(5)}
+    )
     assert done.returncode == 0
-    assert "submitted as written: a request for shard is changed for one process only" in done.stderr
+    assert (
+        "submitted as written: a request for shard is changed for one process only" in done.stderr
+    )
 
 
 @pytest.mark.torch
 def test_a_library_of_the_users_own_changes_nothing(filtered: Filtered, folder: Path) -> None:
-    """LD_PRELOAD is the job's: the dry run's Python has it beside ours. What it does in sbatch is the user's affair."""
+    """LD_PRELOAD is the job's: the dry run's Python has it beside ours. What it does in sbatch is
+    the user's affair."""
     source, library = folder / "own.c", folder / "own.so"
     source.write_text("int own(void) { return 0; }")
     subprocess.run(["cc", "-shared", "-o", library, source], check=True)
@@ -495,7 +633,9 @@ def test_a_library_of_the_users_own_changes_nothing(filtered: Filtered, folder: 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("of", ["everybody's", "another user's"])
-def test_a_cache_that_others_can_write_to_is_not_used(filtered: Filtered, folder: Path, of: str) -> None:
+def test_a_cache_that_others_can_write_to_is_not_used(
+    filtered: Filtered, folder: Path, of: str
+) -> None:
     cache = folder / "cache" / "xmem-slurm" / "device"
     cache.mkdir(parents=True)
     cache.chmod(0o777)
@@ -510,11 +650,15 @@ def test_a_cache_that_others_can_write_to_is_not_used(filtered: Filtered, folder
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_nothing_that_a_user_types_is_executed(filtered: Filtered, folder: Path, hostile: str) -> None:
+def test_nothing_that_a_user_types_is_executed(
+    filtered: Filtered, folder: Path, hostile: str
+) -> None:
     filtered.install(rewriting())
     script = folder / hostile.replace("/", "_")
     shutil.copy(folder / "job.sh", script)
-    done = filtered.sbatch(f"--job-name={hostile}", f"--comment={hostile}", "--test-only", str(script), cwd=folder)
+    done = filtered.sbatch(
+        f"--job-name={hostile}", f"--comment={hostile}", "--test-only", str(script), cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     assert not (folder / "pwned").exists()
     done = filtered.sbatch(f"--job-name={hostile}", str(script), cwd=folder, XMEM_OFF="1")
@@ -522,7 +666,9 @@ def test_nothing_that_a_user_types_is_executed(filtered: Filtered, folder: Path,
     assert not (folder / "pwned").exists()
 
 
-def test_a_users_own_python_settings_do_not_reach_the_filter(filtered: Filtered, folder: Path) -> None:
+def test_a_users_own_python_settings_do_not_reach_the_filter(
+    filtered: Filtered, folder: Path
+) -> None:
     (folder / "typing.py").write_text("open('pwned', 'w')\n")
     filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
     done = filtered.sbatch("job.sh", cwd=folder, PYTHONPATH=str(folder), PYTHONHOME="/nowhere")
@@ -573,7 +719,9 @@ def test_what_slurm_would_refuse_is_not_asked_for(filtered: Filtered, folder: Pa
 
 def test_stdin_and_het_jobs_are_left_alone(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
-    as_written(filtered, filtered.sbatch("--gres=gpu:h200:1", cwd=folder, stdin="#!/bin/sh\ntrue\n"))
+    as_written(
+        filtered, filtered.sbatch("--gres=gpu:h200:1", cwd=folder, stdin="#!/bin/sh\ntrue\n")
+    )
     done = filtered.sbatch("--gres=gpu:h200:1", ":", "--gres=gpu:h200:1", "job.sh", cwd=folder)
     assert filtered.gres(done) == H200
 
@@ -595,10 +743,14 @@ ALL = 'mode = "rewrite"\ncommands = ["sbatch", "srun", "salloc"]'
 def test_a_command_of_srun_and_salloc_is_looked_at_where_the_site_wants_it(
     filtered: Filtered, folder: Path, command: list[str], python: Path
 ) -> None:
-    """It then asks for what it needs; the test's own command, which needs no torch, runs in that allocation."""
+    """It then asks for what it needs; the test's own command, which needs no torch, runs in that
+    allocation."""
     filtered.install(rewriting().replace('mode = "rewrite"', ALL))
     show = "scontrol show job $SLURM_JOB_ID"
-    code = f"import os, subprocess\nif 'XMEM_SHIMS' not in os.environ: raise SystemExit(os.system('{show}'))\n{TRAIN}"
+    code = (
+        "import os, subprocess\nif 'XMEM_SHIMS' not in os.environ: raise "
+        f"SystemExit(os.system('{show}'))\n{TRAIN}"
+    )
     (folder / "train.py").write_text(code)
     words = [*command, "--partition=quiet", "--gres=gpu:h200:1", str(python), "train.py"]
     done = filtered.cluster.run(*words, cwd=folder)
@@ -618,7 +770,9 @@ def test_what_srun_and_salloc_have_no_command_for_starts_nothing(
 def test_a_step_of_a_running_job_starts_nothing(filtered: Filtered, folder: Path) -> None:
     filtered.install(
         rewriting().replace('mode = "rewrite"', 'mode = "rewrite"\ncommands = ["srun"]'),
-        change=lambda text: text.replace("LOOKS_AT = { sbatch = true, }", "LOOKS_AT = { srun = true }"),
+        change=lambda text: text.replace(
+            "LOOKS_AT = { sbatch = true, }", "LOOKS_AT = { srun = true }"
+        ),
         program=["touch", str(folder / "called")],
     )
     words = ["salloc", "--quiet", "--gres=gpu:h200:1", "srun", "--gres=gpu:h200:1", "echo", "ran"]
@@ -627,7 +781,9 @@ def test_a_step_of_a_running_job_starts_nothing(filtered: Filtered, folder: Path
 
 
 @pytest.mark.parametrize("command", INTERACTIVE)
-def test_srun_and_salloc_are_left_alone_by_default(filtered: Filtered, folder: Path, command: list[str]) -> None:
+def test_srun_and_salloc_are_left_alone_by_default(
+    filtered: Filtered, folder: Path, command: list[str]
+) -> None:
     filtered.install(rewriting(), program=["touch", str(folder / "called")])
     assert filtered.cluster.slurm(*command, "--gres=gpu:h200:1", "echo", "ran") == "ran\n"
     assert not (folder / "called").exists()
@@ -647,7 +803,13 @@ def test_srun_and_salloc_are_left_alone_by_default(filtered: Filtered, folder: P
     ],
 )
 def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
-    filtered: Filtered, folder: Path, policy: str, gres: tuple[str, ...], train: str, told: str, python: Path
+    filtered: Filtered,
+    folder: Path,
+    policy: str,
+    gres: tuple[str, ...],
+    train: str,
+    told: str,
+    python: Path,
 ) -> None:
     (folder / "train.py").write_text(train)
     wrap = f"--wrap={python} train.py"
@@ -660,7 +822,9 @@ def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
     assert filtered.sbatch("--wrap=true", cwd=folder).returncode == 0
 
 
-def test_a_user_may_want_a_job_refused_that_cannot_run(filtered: Filtered, folder: Path, python: Path) -> None:
+def test_a_user_may_want_a_job_refused_that_cannot_run(
+    filtered: Filtered, folder: Path, python: Path
+) -> None:
     filtered.install(rewriting())
     (folder / "broken.py").write_text("import torch\ndef (")
     job = ("--gres=gpu:h200:1", f"--wrap={python} broken.py")
@@ -680,7 +844,9 @@ def test_an_array_keeps_its_indexes(filtered: Filtered, folder: Path) -> None:
 
 def test_slurmctld_asks_for_a_reason_and_keeps_the_record(filtered: Filtered, folder: Path) -> None:
     site_file = folder / "strict.toml"
-    site_file.write_text(SITE.replace("[job_submit]", '[job_submit]\nmode = "refuse"\nreason_for = ["h200"]'))
+    site_file.write_text(
+        SITE.replace("[job_submit]", '[job_submit]\nmode = "refuse"\nreason_for = ["h200"]')
+    )
     filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
     strict = hooks.render(site_file, load_site(site_file))["job_submit.lua"]
     reload(filtered, strict)
@@ -690,7 +856,11 @@ def test_slurmctld_asks_for_a_reason_and_keeps_the_record(filtered: Filtered, fo
     assert filtered.sbatch("--gres=gpu:1g.18gb:1", "job.sh", cwd=folder).returncode == 0
     as_written(filtered, filtered.sbatch("--comment=it must be this one", "job.sh", cwd=folder))
 
-    script = (folder / "job.sh").read_text().replace("h200:1\n", "h200:1\n# xmem-slurm 0.1.0: 90 GiB needed\n")
+    script = (
+        (folder / "job.sh")
+        .read_text()
+        .replace("h200:1\n", "h200:1\n# xmem-slurm 0.1.0: 90 GiB needed\n")
+    )
     (folder / "sized.sh").write_text(script)
     done = filtered.sbatch("sized.sh", cwd=folder)
     assert filtered.field(done, "AdminComment").strip() == "xmem-slurm 0.1.0: 90 GiB needed"
@@ -698,7 +868,9 @@ def test_slurmctld_asks_for_a_reason_and_keeps_the_record(filtered: Filtered, fo
     lying = f"h200:1\n# xmem-slurm %s$(touch pwned)'\"]] {'x' * 9999}\n"
     (folder / "lying.sh").write_text((folder / "job.sh").read_text().replace("h200:1\n", lying))
     done = filtered.sbatch("lying.sh", cwd=folder)
-    assert 900 < len(filtered.field(done, "AdminComment")) < 1100, "what a user wrote is text, and is cut"
+    assert 900 < len(filtered.field(done, "AdminComment")) < 1100, (
+        "what a user wrote is text, and is cut"
+    )
     assert not (folder / "pwned").exists()
 
     reload(filtered, strict.replace("local wanted = ", "local wanted = nonsense() or "))

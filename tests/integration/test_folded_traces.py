@@ -38,7 +38,8 @@ def same(trace: Trace) -> None:
 
 @pytest.mark.parametrize("steps", [60, 400])
 def test_of_equal_steps_some_are_kept(run: Run, steps: int) -> None:
-    """Of the others the trace says how many there were, and a replay makes them again: each asks for 16 blocks.
+    """Of the others the trace says how many there were, and a replay makes them again: each asks
+    for 16 blocks.
 
     The last may be one of them: on a slow machine the clock has had the trace written before it.
     """
@@ -51,7 +52,9 @@ def test_of_equal_steps_some_are_kept(run: Run, steps: int) -> None:
 
 def test_a_peak_within_a_long_run_is_kept(run: Run) -> None:
     trace = in_full(
-        run, "for i in range(300):\n  step(32)\n  if i == 200: step(9999)\n  if i == 250: step(99999)\nstep(32)"
+        run,
+        "for i in range(300):\n  step(32)\n  if i == 200: step(9999)\n  if i == 250: "
+        "step(99999)\nstep(32)",
     )
     assert len(trace.allocations) < 700
     assert trace.recorded["allocated_bytes"] > 99999 * 4 * (256 + 512 + 256)
@@ -59,7 +62,8 @@ def test_a_peak_within_a_long_run_is_kept(run: Run) -> None:
 
 
 def test_what_unseen_steps_left_and_took_is_in_the_trace(run: Run) -> None:
-    """Tensors that are made or dropped in steps that were not kept are there, or gone, when the next one is kept."""
+    """Tensors that are made or dropped in steps that were not kept are there, or gone, when the
+    next one is kept."""
     trace = in_full(
         run,
         """
@@ -81,18 +85,29 @@ def test_batches_of_all_sizes_leave_a_trace_that_holds_the_largest(run: Run) -> 
     trace = in_full(run, "for i in range(1600): step(1 + 37 * i % 1601)\nstep(1601)")
     assert trace.steps == 1601
     assert 19_000 < len(trace.allocations) < 21_000 < 1600 * 16
-    assert replay(trace).peak_allocated_bytes > trace.recorded["allocated_bytes"] / 1.002  # less is no new peak
+    assert (
+        replay(trace).peak_allocated_bytes > trace.recorded["allocated_bytes"] / 1.002
+    )  # less is no new peak
 
 
-RING = "ring = [torch.empty((20 << 20) + (i << 16), dtype=torch.uint8, device='cuda') for i in range(12)]\n"
-"""Each is a cached block of its own once it is freed, and as a whole given to who asks for 20 MiB."""
+RING = (
+    "ring = [torch.empty((20 << 20) + (i << 16), dtype=torch.uint8, device='cuda') for i in "
+    "range(12)]\n"
+)
+"""Each is a cached block of its own once it is freed, and as a whole given to who asks for 20
+MiB."""
 
 
-@pytest.mark.parametrize(("asked", "of_another_size"), [("20 << 20", False), ("(20 << 20) - (i << 16)", True)])
+@pytest.mark.parametrize(
+    ("asked", "of_another_size"), [("20 << 20", False), ("(20 << 20) - (i << 16)", True)]
+)
 def test_a_step_that_asks_for_as_much_is_no_other_though_it_is_given_other_blocks(
     run: Run, asked: str, of_another_size: bool
 ) -> None:
-    turn = f"  del ring[0]; ring.append(torch.empty({asked}, dtype=torch.uint8, device='cuda')); step()\n"
+    turn = (
+        f"  del ring[0]; ring.append(torch.empty({asked}, dtype=torch.uint8, device='cuda')); "
+        "step()\n"
+    )
     trace = in_full(run, f"{RING}step(); step()\nfor i in range(10):\n{turn}")
     others = [phase for phase in trace.seen.phases if phase.what == "a step of another size"]
     assert bool(others) == of_another_size

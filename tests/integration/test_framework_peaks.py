@@ -1,8 +1,9 @@
-"""Training by frameworks whose memory is largest later than in the first steps: its list, and a few of it run dry.
+"""Training by frameworks whose memory is largest later than in the first steps: its list, and a few
+of it run dry.
 
-The scripts stand in framework_peaks/scripts, what is expected of each in framework_peaks/cases.py. The whole list would
-take most of an hour: `python -m tests.integration.framework_peaks table` prints its outcomes.
-"""
+The scripts stand in framework_peaks/scripts, what is expected of each in framework_peaks/cases.py.
+The whole list would take most of an hour: `python -m tests.integration.framework_peaks table`
+prints its outcomes."""
 
 from pathlib import Path
 
@@ -35,5 +36,7 @@ def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
             "tests/integration/framework_peaks/*"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", SOME)
-def test_the_peak_is_right_or_the_doubt_is_named(name: str, trainer_python: Path, tmp_path: Path) -> None:
+def test_the_peak_is_right_or_the_doubt_is_named(
+    name: str, trainer_python: Path, tmp_path: Path
+) -> None:
     check(FRAMEWORK_PEAKS, name, trainer_python, tmp_path)

@@ -1,4 +1,5 @@
-"""The ground-truth campaign, measured on stand-in GPUs: the harness works, and a dry run repeats what it measured."""
+"""The ground-truth campaign, measured on stand-in GPUs: the harness works, and a dry run repeats
+what it measured."""
 
 import dataclasses
 import json
@@ -30,24 +31,40 @@ import ctypes, glob
 _found = sorted(glob.glob({folder!r} + "/*.so*"), key=lambda path: ("libcudart" not in path, path))
 _mapped = [ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in _found]
 """
-"""A sitecustomize: stand-in GPUs and no probe, which would keep torch's memory history to itself."""
+"""A sitecustomize: stand-in GPUs and no probe, which would keep torch's memory history to
+itself."""
 
 
 @pytest.fixture
 def on_stand_in(tmp_path: Path, job_python: Path) -> Measure:
-    """Run the campaign's command as on a GPU machine: in the job's Python, where nothing of the product is."""
+    """Run the campaign's command as on a GPU machine: in the job's Python, where nothing of the
+    product is."""
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    torch_folder = subprocess.run([job_python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    torch_folder = subprocess.run(
+        [job_python, "-c", find], capture_output=True, text=True, check=True
+    ).stdout.strip()
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(MAP.format(folder=str(build(Path(torch_folder)))))
     gpu = gpu_environment.environment(load_catalogue()["h200"], 1, tmp_path, None)
-    environ = {**os.environ, **{name: value for name, value in gpu.items() if name.startswith("XMEM_DEVICE_")}}
+    environ = {
+        **os.environ,
+        **{name: value for name, value in gpu.items() if name.startswith("XMEM_DEVICE_")},
+    }
     environ["PYTHONPATH"] = str(site)
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [str(job_python), "-m", "benchmarks.ground_truth", "--out", str(tmp_path / "out"), *options]
-        return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        command = [
+            str(job_python),
+            "-m",
+            "benchmarks.ground_truth",
+            "--out",
+            str(tmp_path / "out"),
+            *options,
+        ]
+        return subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+        )
 
     return run
 
@@ -69,14 +86,20 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_measured_estimated_and_run_again_under_a_cap(on_stand_in: Measure, tmp_path: Path, job_python: Path) -> None:
+def test_measured_estimated_and_run_again_under_a_cap(
+    on_stand_in: Measure, tmp_path: Path, job_python: Path
+) -> None:
     done = on_stand_in("--only", RUNS)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     (run,) = read_lines(out / "runs.jsonl").values()
-    assert run["peak_reserved_bytes"] >= run["peak_allocated_bytes"] > 3.5e6 * 4 * 2  # parameters, gradients
+    assert (
+        run["peak_reserved_bytes"] >= run["peak_allocated_bytes"] > 3.5e6 * 4 * 2
+    )  # parameters, gradients
     assert run["outside_before_bytes"] == load_catalogue()["h200"].context_bytes
-    assert on_stand_in("--only", RUNS).stdout == "", "what is measured already is not measured again"
+    assert on_stand_in("--only", RUNS).stdout == "", (
+        "what is measured already is not measured again"
+    )
 
     history = trace_file(out, RUNS)
     measured = read(history)
@@ -86,7 +109,11 @@ def test_measured_estimated_and_run_again_under_a_cap(on_stand_in: Measure, tmp_
     chosen = [config for config in configs() if config.key == RUNS]
     table = compare(chosen, out, str(job_python), seconds=300)
     (estimate,) = read_lines(out / "estimates.jsonl").values()
-    assert estimate["peak_reserved_bytes"] == run["peak_reserved_bytes"] == estimate["replayed_history_bytes"]
+    assert (
+        estimate["peak_reserved_bytes"]
+        == run["peak_reserved_bytes"]
+        == estimate["replayed_history_bytes"]
+    )
     assert estimate["parting"] is None
     assert "never" in table
 

@@ -30,7 +30,8 @@ umask >"$RECORD/umask"
 cat "/proc/$$/environ" >"$RECORD/environ"
 [ -t 0 ] || [ ! -e /proc/self/fd/0 ] || cat >"$RECORD/stdin"
 """
-"""Builtins of the shell where a process that it starts would show: in its signals and descriptors."""
+"""Builtins of the shell where a process that it starts would show: in its signals and
+descriptors."""
 
 
 class Recorder:
@@ -69,7 +70,9 @@ class Recorder:
         found = {file.name: file.read_bytes() for file in record.iterdir()}
         lines = found["environ"].split(b"\0")
         ours_or_a_shells = (b"XMEM_SUBMITTING=", b"_=", b"PWD=", b"OLDPWD=")
-        found["environ"] = b"\0".join(sorted(line for line in lines if not line.startswith(ours_or_a_shells)))
+        found["environ"] = b"\0".join(
+            sorted(line for line in lines if not line.startswith(ours_or_a_shells))
+        )
         return found
 
 
@@ -95,20 +98,26 @@ def test_sbatch_is_given_what_it_would_have_been_given(
     argv: list[str], environ: dict[str, str], stdin: bytes, recorder: Recorder
 ) -> None:
     words = [word for word in argv if not word.startswith("--xmem")]
-    assert recorder.run([XSBATCH, *argv], environ, stdin) == recorder.run(["sbatch", *words], environ, stdin)
+    assert recorder.run([XSBATCH, *argv], environ, stdin) == recorder.run(
+        ["sbatch", *words], environ, stdin
+    )
 
 
 @pytest.mark.parametrize("ignored", ["INT", "HUP", "TERM"])
 def test_a_signal_that_was_ignored_stays_so_and_no_other(ignored: str, recorder: Recorder) -> None:
     def run(program: str) -> bytes:
-        return recorder.run(["sh", "-c", f"trap '' {ignored}; {program} plain.sh"], {}, restore_signals=True)["signals"]
+        return recorder.run(
+            ["sh", "-c", f"trap '' {ignored}; {program} plain.sh"], {}, restore_signals=True
+        )["signals"]
 
     assert run(XSBATCH) == run("sbatch")
 
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", ">&-", "<&- >&- 2>&-"])
 def test_closed_descriptors(closed: str, recorder: Recorder) -> None:
-    ours = recorder.run(["sh", "-c", f"exec {XSBATCH} plain.sh {closed}"], {"XMEM_SITE": "/nowhere"})
+    ours = recorder.run(
+        ["sh", "-c", f"exec {XSBATCH} plain.sh {closed}"], {"XMEM_SITE": "/nowhere"}
+    )
     theirs = recorder.run(["sh", "-c", f"exec sbatch plain.sh {closed}"], {})
     assert ours["argv"] == theirs["argv"]
 
@@ -123,13 +132,18 @@ def test_nobody_reads_stderr(recorder: Recorder) -> None:
 
 
 def test_a_terminal_stays_one(recorder: Recorder) -> None:
-    """sbatch talks to the terminal itself; and refuses at once what it would refuse before a script is typed."""
+    """sbatch talks to the terminal itself; and refuses at once what it would refuse before a script
+    is typed."""
     for argv in (["--wrap", "true"], ["plain.sh"], ["--nonsense"], ["--gres"]):
         parent, child = pty.openpty()
         record = recorder.folder / "record"
         shutil.rmtree(record, ignore_errors=True)
         record.mkdir()
-        environ = {"PATH": f"{recorder.program.parent}:{os.defpath}", "RECORD": str(record), "HOME": "/nowhere"}
+        environ = {
+            "PATH": f"{recorder.program.parent}:{os.defpath}",
+            "RECORD": str(record),
+            "HOME": "/nowhere",
+        }
         subprocess.run(
             [XSBATCH, *argv],
             cwd=recorder.folder,
@@ -143,10 +157,14 @@ def test_a_terminal_stays_one(recorder: Recorder) -> None:
         os.close(parent)
         os.close(child)
         assert not (record / "stdin").exists()
-        assert (record / "argv").read_bytes() == b"".join(b"%b\0" % word.encode() for word in [str(len(argv)), *argv])
+        assert (record / "argv").read_bytes() == b"".join(
+            b"%b\0" % word.encode() for word in [str(len(argv)), *argv]
+        )
 
 
-def test_a_wrapper_called_sbatch_that_calls_xsbatch_does_not_go_in_circles(recorder: Recorder) -> None:
+def test_a_wrapper_called_sbatch_that_calls_xsbatch_does_not_go_in_circles(
+    recorder: Recorder,
+) -> None:
     site = recorder.folder / "site"
     site.mkdir()
     for line in (f'exec {XSBATCH} "$@"', f'{XSBATCH} "$@"'):
@@ -155,7 +173,10 @@ def test_a_wrapper_called_sbatch_that_calls_xsbatch_does_not_go_in_circles(recor
         path = os.pathsep.join([str(site), str(recorder.program.parent), os.defpath])
         found = recorder.run([XSBATCH, "plain.sh"], {"PATH": path})
         assert found["argv"] == b"1\0plain.sh\0"
-        assert found["environ"] == recorder.run([str(recorder.program), "plain.sh"], {"PATH": path})["environ"]
+        assert (
+            found["environ"]
+            == recorder.run([str(recorder.program), "plain.sh"], {"PATH": path})["environ"]
+        )
 
 
 def test_under_the_name_of_sbatch(recorder: Recorder) -> None:
@@ -172,9 +193,18 @@ def test_in_a_dry_run_nothing_is_submitted(recorder: Recorder) -> None:
     shims.mkdir()
     (shims / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 0\n")
     (shims / "sbatch").chmod(0o755)
-    environ = {"PATH": f"{shims}:{recorder.program.parent}:{os.defpath}", "XMEM_ACTIVE": "1", "XMEM_SHIMS": str(shims)}
+    environ = {
+        "PATH": f"{shims}:{recorder.program.parent}:{os.defpath}",
+        "XMEM_ACTIVE": "1",
+        "XMEM_SHIMS": str(shims),
+    }
     done = subprocess.run(
-        [XSBATCH, "gpu.sh"], env=environ, cwd=recorder.folder, capture_output=True, text=True, check=False
+        [XSBATCH, "gpu.sh"],
+        env=environ,
+        cwd=recorder.folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 0\n", "")
 
@@ -203,7 +233,9 @@ class Submitter:
             check=False,
             timeout=60,
         )
-        out, err = (re.sub(r"\b\d+(?=$|;| to start)", "JOB", text) for text in (done.stdout, done.stderr))
+        out, err = (
+            re.sub(r"\b\d+(?=$|;| to start)", "JOB", text) for text in (done.stdout, done.stderr)
+        )
         return done.returncode, out, re.sub(r"to start at \S+", "to start", err)
 
 
@@ -230,7 +262,9 @@ def submitter(tmp_path: Path, cluster: Cluster) -> Submitter:
         (["-H", "-v", "plain.sh"], {}, 0),
     ],
 )
-def test_exit_code_and_output(argv: list[str], environ: dict[str, str], code: int, submitter: Submitter) -> None:
+def test_exit_code_and_output(
+    argv: list[str], environ: dict[str, str], code: int, submitter: Submitter
+) -> None:
     theirs = submitter("sbatch", *argv, **environ)
     ours = submitter(XSBATCH, *argv, **environ)
     if "-v" in argv:
@@ -265,13 +299,19 @@ def test_quiet_means_us_too(submitter: Submitter) -> None:
 def test_a_signal_during_the_dry_run_submits_nothing_and_leaves_nothing(
     name: str, cluster: Cluster, tmp_path: Path, job_python: Path
 ) -> None:
-    (tmp_path / "gpu.sh").write_text(f"{GPU}touch {tmp_path}/never\n{job_python} -c 'import time; time.sleep(300)'\n")
+    (tmp_path / "gpu.sh").write_text(
+        f"{GPU}touch {tmp_path}/never\n{job_python} -c 'import time; time.sleep(300)'\n"
+    )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     environ = cluster.environ | {"TMPDIR": str(scratch), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     before = subprocess.run(["squeue", "-h"], env=environ, capture_output=True, check=True).stdout
     process = subprocess.Popen(
-        [XSBATCH, "gpu.sh"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [XSBATCH, "gpu.sh"],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     wait_until(lambda: bool(list(scratch.glob("xmem-*/slurm_script"))))
     time.sleep(0.5)  # the script is running by now
@@ -281,12 +321,16 @@ def test_a_signal_during_the_dry_run_submits_nothing_and_leaves_nothing(
     assert (out, err) == (b"", b"")
     assert list(scratch.iterdir()) == []
     assert not (tmp_path / "never").exists()
-    assert subprocess.run(["squeue", "-h"], env=environ, capture_output=True, check=True).stdout == before
+    assert (
+        subprocess.run(["squeue", "-h"], env=environ, capture_output=True, check=True).stdout
+        == before
+    )
 
 
 @pytest.mark.slurm
 def test_two_hundred_at_once(submitter: Submitter) -> None:
-    """Six at a time, as many as a busy login node's shells would; every one is in the queue, each once."""
+    """Six at a time, as many as a busy login node's shells would; every one is in the queue, each
+    once."""
     numbers: list[str] = []
     lock, todo = threading.Lock(), iter(range(200))
 
@@ -316,7 +360,13 @@ def test_two_hundred_at_once(submitter: Submitter) -> None:
         thread.join()
     assert len(set(numbers)) == 200
     queued = subprocess.run(
-        ["squeue", "-h", "-o", "%j"], env=submitter.environ, capture_output=True, text=True, check=True
+        ["squeue", "-h", "-o", "%j"],
+        env=submitter.environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert {name for name in queued.stdout.split() if name.startswith("many")} == {f"many{n}" for n in range(200)}
+    assert {name for name in queued.stdout.split() if name.startswith("many")} == {
+        f"many{n}" for n in range(200)
+    }
     subprocess.run(["scancel", *numbers], env=submitter.environ, check=True)

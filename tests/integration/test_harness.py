@@ -1,4 +1,5 @@
-"""The warm Python that most tests of the probe run in shows what a Python that starts does, to the byte."""
+"""The warm Python that most tests of the probe run in shows what a Python that starts does, to the
+byte."""
 
 import itertools
 from dataclasses import replace
@@ -71,13 +72,19 @@ train(4)
 
 
 def told(trace: Trace) -> Trace:
-    """A trace without what differs between cold ones: program, time, the order in which torch empties a hash table.
+    """A trace without what differs between cold ones: program, time, the order in which torch
+    empties a hash table.
 
     Nor does it have host memory, of which a warm one holds what it imported.
     """
     frees = (Op.FREE_REQUESTED, Op.FREE_COMPLETED)
-    groups = [(of_frees, list(group)) for of_frees, group in itertools.groupby(trace.events, lambda e: e.op in frees)]
-    events = [event for of_frees, group in groups for event in (sorted(group) if of_frees else group)]
+    groups = [
+        (of_frees, list(group))
+        for of_frees, group in itertools.groupby(trace.events, lambda e: e.op in frees)
+    ]
+    events = [
+        event for of_frees, group in groups for event in (sorted(group) if of_frees else group)
+    ]
     return replace(trace, argv=[], lived=(0.0, 0.0), host_bytes=0, events=events)
 
 
@@ -100,13 +107,20 @@ def test_a_warm_python_leaves_the_trace_of_a_cold_one(
         ran.append(each(SCRIPTS[script]))
         (tmp_path / "traces").rename(tmp_path / f"traces {len(ran)}")
     cold, warm = ran
-    assert (warm.returncode, warm.stdout, warm.stderr) == (cold.returncode, cold.stdout, cold.stderr)
+    assert (warm.returncode, warm.stdout, warm.stderr) == (
+        cold.returncode,
+        cold.stdout,
+        cold.stderr,
+    )
     (first,), (second,) = cold.used, warm.used
     assert len(first.allocations) > 10 or first.error
     assert told(first) == told(second)
     if not first.failed:
         of_cold, of_warm = (estimate([each], "h100", probe.H100) for each in (first, second))
-        assert (of_warm.required_bytes, of_warm.reasons) == (of_cold.required_bytes, of_cold.reasons)
+        assert (of_warm.required_bytes, of_warm.reasons) == (
+            of_cold.required_bytes,
+            of_cold.reasons,
+        )
 
 
 DEVICE = """
@@ -116,9 +130,23 @@ print(json.dumps([torch.cuda.device_count(), shown.name, shown.total_memory, sho
 """
 
 
-def test_one_warm_python_is_shown_any_gpu(job_python: Path, warm_python: Path, tmp_path: Path) -> None:
+def test_one_warm_python_is_shown_any_gpu(
+    job_python: Path, warm_python: Path, tmp_path: Path
+) -> None:
     run = probe.runs(warm_python, probe.stand_ins(job_python), tmp_path)
-    other = {"NAME": "other", "TOTAL_BYTES": f"{9 << 30}", "MULTIPROCESSORS": "7", "CAPABILITY": "8.6", "COUNT": "3"}
-    assert run(DEVICE).out == [1, probe.H100.cuda_name, probe.H100.total_bytes, probe.H100.multiprocessors, 9]
+    other = {
+        "NAME": "other",
+        "TOTAL_BYTES": f"{9 << 30}",
+        "MULTIPROCESSORS": "7",
+        "CAPABILITY": "8.6",
+        "COUNT": "3",
+    }
+    assert run(DEVICE).out == [
+        1,
+        probe.H100.cuda_name,
+        probe.H100.total_bytes,
+        probe.H100.multiprocessors,
+        9,
+    ]
     shown = run(DEVICE, **{f"XMEM_DEVICE_{name}": value for name, value in other.items()})
     assert shown.out == [3, "other", 9 << 30, 7, 8]

@@ -1,4 +1,5 @@
-"""Heterogeneous jobs on a real cluster: each component is sized by what its own steps do, and then runs."""
+"""Heterogeneous jobs on a real cluster: each component is sized by what its own steps do, and then
+runs."""
 
 import json
 import os
@@ -55,7 +56,9 @@ class Place:
         job = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
         assert job, (done.stdout, done.stderr)
         command = ["scontrol", "-o", "show", "job", job[1]]
-        shown = subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            command, env=self._environ, capture_output=True, text=True, check=True
+        ).stdout
         lines = as_of_22_05(shown).splitlines()
         found = [re.search(r"TresPer(?:Node|Job|Task)=(\S+)", line) for line in lines if line]
         return [each[1] if each else None for each in found]
@@ -70,7 +73,9 @@ def place(tmp_path: Path, warm_python: Path) -> Place:
 @pytest.fixture
 def on_cluster(tmp_path: Path, warm_python: Path, cluster: Cluster) -> Place:
     tmp_path.parent.chmod(0o755)
-    return Place(tmp_path, cluster.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}, warm_python)
+    return Place(
+        tmp_path, cluster.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}, warm_python
+    )
 
 
 def submit(place: Place, script: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -92,7 +97,8 @@ WITH_TWO_GPUS = """\
 
 @pytest.mark.slurm
 def test_a_component_with_a_gpu_and_one_without(on_cluster: Place) -> None:
-    """The batch script runs where there is no GPU; the step in the other component is what is sized, and runs there."""
+    """The batch script runs where there is no GPU; the step in the other component is what is
+    sized, and runs there."""
     steps = "python look.py\nsrun --het-group=0 python look.py\nsrun --het-group=1 python train.py"
     done = submit(on_cluster, f"{WITH_A_CPU_COMPONENT}{steps} {SMALL}\n", "--wait")
     assert on_cluster.gpus(done) == [None, "gres:gpu:l4:1"], done.stderr
@@ -106,7 +112,11 @@ def test_a_component_with_a_gpu_and_one_without(on_cluster: Place) -> None:
 @pytest.mark.slurm
 def test_two_components_get_different_gpus(on_cluster: Place) -> None:
     """One srun starts both: the ranks of the second component follow those of the first."""
-    done = submit(on_cluster, f"{WITH_TWO_GPUS}srun python train.py {LARGE} : python train.py {SMALL}\n", "--wait")
+    done = submit(
+        on_cluster,
+        f"{WITH_TWO_GPUS}srun python train.py {LARGE} : python train.py {SMALL}\n",
+        "--wait",
+    )
     assert on_cluster.gpus(done) == ["gres:gpu:a100_40:1", "gres:gpu:l4:1"], done.stderr
     assert done.returncode == 0, (on_cluster.folder / "out").read_text()
     assert sorted((on_cluster.folder / "out").read_text().splitlines()) == [
@@ -120,7 +130,8 @@ def test_a_component_whose_processes_are_not_seen_stays_as_it_is(on_cluster: Pla
     done = submit(on_cluster, f"{WITH_TWO_GPUS}python train.py {SMALL}\n", "--hold")
     assert on_cluster.gpus(done) == ["gres:gpu:l4:1", "gres:gpu:h200:1"]
     assert done.stderr.splitlines()[-1] == (
-        "xsbatch: component 1: stays as written: no process of its own used GPU memory in the dry run"
+        "xsbatch: component 1: stays as written: no process of its own used GPU memory in the dry "
+        "run"
     )
 
 
@@ -138,8 +149,8 @@ def test_estimate_has_an_object_for_each_component(place: Place) -> None:
     )
     components = json.loads(done.stdout)["components"]
     found = {each["component"]: each["estimate"] for each in components}
-    assert {number: (each["choice"], each["gpu"]) for number, each in found.items()} == dict.fromkeys(
-        (0, 1), ("l4", "l4")
-    )
+    assert {
+        number: (each["choice"], each["gpu"]) for number, each in found.items()
+    } == dict.fromkeys((0, 1), ("l4", "l4"))
     assert len({each["required_bytes"] for each in found.values()}) == 1
     assert all((place.folder / f"component-{index}-page.html").is_file() for index in range(2))

@@ -1,4 +1,5 @@
-"""Job steps that ask for GPUs themselves, on a real cluster: they run in the job whose type was changed."""
+"""Job steps that ask for GPUs themselves, on a real cluster: they run in the job whose type was
+changed."""
 
 import re
 import subprocess
@@ -16,7 +17,8 @@ ECHO = "sh -c 'echo ran:$CUDA_VISIBLE_DEVICES'"
 
 
 def run(cluster: Cluster, folder: Path, *argv: str) -> tuple[str, str]:
-    """Submit with l4 as the answer, and wait; return what the job printed, and what xsbatch said."""
+    """Submit with l4 as the answer, and wait; return what the job printed, and what xsbatch
+    said."""
     done = subprocess.run(
         [*FORCED, "--wait", "--output=out", *argv],
         cwd=folder,
@@ -49,15 +51,20 @@ def test_a_step_runs_in_the_job_whose_type_was_changed(
 
 
 def test_a_wrapped_step_runs(cluster: Cluster, tmp_path: Path) -> None:
-    printed, said = run(cluster, tmp_path, "--gres=gpu:h200:1", f"--wrap=srun --gres=gpu:h200:1 {ECHO}")
+    printed, said = run(
+        cluster, tmp_path, "--gres=gpu:h200:1", f"--wrap=srun --gres=gpu:h200:1 {ECHO}"
+    )
     assert printed == "ran:0\n", said
     assert "srun --gres=gpu:h200:1 -> --gres=gpu:l4:1" in said
 
 
 def test_slurm_refuses_a_step_of_another_type(cluster: Cluster, tmp_path: Path) -> None:
-    """What the job would run into if only the job were changed; so a step that cannot be changed is in the way."""
+    """What the job would run into if only the job were changed; so a step that cannot be changed is
+    in the way."""
     steps = f"eval srun --gres=gpu:h200:1 {ECHO}\n"
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\nX=--gres=gpu:h200:1\nsrun $X {ECHO}\n")
+    (tmp_path / "job.sh").write_text(
+        f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\nX=--gres=gpu:h200:1\nsrun $X {ECHO}\n"
+    )
     printed, said = run(cluster, tmp_path, "job.sh")
     assert "line 4 of the script: srun $X asks for a GPU itself" in said
     assert printed == "ran:0\n"

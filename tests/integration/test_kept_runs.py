@@ -1,4 +1,5 @@
-"""A dry run of a job as users write them finds the same again: what the job makes itself, and how it sets itself up."""
+"""A dry run of a job as users write them finds the same again: what the job makes itself, and how
+it sets itself up."""
 
 import os
 from pathlib import Path
@@ -43,7 +44,9 @@ def test_a_job_with_workers_temporary_folders_and_start_up_files_is_run_dry_once
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / ".bashrc").write_text('case $- in *i*) ;; *) return;; esac\neval "$(dircolors -b)"\n')
+    (tmp_path / ".bashrc").write_text(
+        'case $- in *i*) ;; *) return;; esac\neval "$(dircolors -b)"\n'
+    )
     made = list[DryRunOrder]()
 
     def make(order: DryRunOrder) -> DryRunResult:
@@ -51,8 +54,13 @@ def test_a_job_with_workers_temporary_folders_and_start_up_files_is_run_dry_once
         return runner.run(order)
 
     environ = {"HOME": str(tmp_path), "PATH": f"{warm_python.parent}:{os.environ['PATH']}"}
-    order = DryRunOrder.of(Job(SCRIPT, (), tmp_path, environ), load_catalogue()["h200"], Budget(seconds=60))
+    order = DryRunOrder.of(
+        Job(SCRIPT, (), tmp_path, environ), load_catalogue()["h200"], Budget(seconds=60)
+    )
     give = kept_runs.made_or_kept(make)
-    peaks = [[trace.recorded["reserved_bytes"] for trace in give(order).traces if trace.recorded] for _ in range(2)]
+    peaks = [
+        [trace.recorded["reserved_bytes"] for trace in give(order).traces if trace.recorded]
+        for _ in range(2)
+    ]
     assert peaks[0] == peaks[1] != []
     assert len(made) == 1

@@ -1,4 +1,5 @@
-"""The lab is a real Slurm: it comes up from a site file, runs jobs on its GPUs, and goes without a trace."""
+"""The lab is a real Slurm: it comes up from a site file, runs jobs on its GPUs, and goes without a
+trace."""
 
 import os
 import pwd
@@ -32,12 +33,21 @@ SMALL = Site.model_validate(
         "schema_version": 1,
         "name": "small",
         "option": {"l4": {"gpu": "l4", "type": "l4", "cost": 1}},
-        "nodes": [{"names": "s[1-2]", "cpus": 2, "memory_mib": 1000, "gpus": {"l4": 1}, "partitions": ["gpu"]}],
+        "nodes": [
+            {
+                "names": "s[1-2]",
+                "cpus": 2,
+                "memory_mib": 1000,
+                "gpus": {"l4": 1},
+                "partitions": ["gpu"],
+            }
+        ],
         "partition": {"gpu": {"default": True}},
     }
 )
 
-# No step below takes a tenth of this: it ends a test that would hang, and nothing is measured by it.
+# No step below takes a tenth of this: it ends a test that would hang, and nothing is measured by
+# it.
 PATIENCE_SECONDS = 60
 
 
@@ -66,14 +76,21 @@ def example_site() -> Site:
 
 def slurm(folder: Path, *command: str) -> str:
     done = subprocess.run(
-        command, env=os.environ | lab.environment(folder), cwd=folder, capture_output=True, text=True, check=False
+        command,
+        env=os.environ | lab.environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def submit(folder: Path, *options: str, wrap: str) -> str:
-    return slurm(folder, "sbatch", "--parsable", f"--output={folder}/job-%j.out", *options, f"--wrap={wrap}")
+    return slurm(
+        folder, "sbatch", "--parsable", f"--output={folder}/job-%j.out", *options, f"--wrap={wrap}"
+    )
 
 
 def until(condition, what: str):
@@ -88,7 +105,11 @@ def finished(folder: Path, job: str) -> dict[str, str]:
     def ended():
         said = slurm(folder, "scontrol", "--details", "show", "job", job)
         fields = dict(word.split("=", 1) for word in said.split() if "=" in word)
-        return fields if fields["JobState"] not in {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"} else None
+        return (
+            fields
+            if fields["JobState"] not in {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
+            else None
+        )
 
     return until(ended, f"job {job} to end")
 
@@ -121,7 +142,8 @@ def test_every_node_is_idle_with_the_gpus_and_features_of_the_site(example):
 
 def test_a_job_runs_on_the_gpu_it_asked_for_and_slurm_still_knows_it_afterwards(example):
     wrap = (
-        'echo "$SLURMD_NODENAME sees $CUDA_VISIBLE_DEVICES"; scontrol -d show job "$SLURM_JOB_ID" | grep -ow "GRES=.*"'
+        'echo "$SLURMD_NODENAME sees $CUDA_VISIBLE_DEVICES"; scontrol -d show job '
+        '"$SLURM_JOB_ID" | grep -ow "GRES=.*"'
     )
     job = submit(example.folder, "--gres=gpu:l4:1", wrap=wrap)
     fields = finished(example.folder, job)
@@ -139,7 +161,13 @@ def test_a_job_gets_as_many_devices_as_it_asked_for(example):
 
 
 def test_srun_runs_steps_on_several_nodes(example):
-    job = submit(example.folder, "--constraint=a100", "--nodes=2", "--gres=gpu:1", wrap="srun printenv SLURMD_NODENAME")
+    job = submit(
+        example.folder,
+        "--constraint=a100",
+        "--nodes=2",
+        "--gres=gpu:1",
+        wrap="srun printenv SLURMD_NODENAME",
+    )
     assert finished(example.folder, job)["JobState"] == "COMPLETED"
     assert len(set((example.folder / f"job-{job}.out").read_text().split())) == 2
 
@@ -147,7 +175,11 @@ def test_srun_runs_steps_on_several_nodes(example):
 def test_a_constraint_that_no_gpu_of_the_type_has_is_refused_by_slurm(example):
     command = ["sbatch", "--gres=gpu:l4:1", "--constraint=h200", "--wrap=true"]
     done = subprocess.run(
-        command, env=os.environ | lab.environment(example.folder), capture_output=True, text=True, check=False
+        command,
+        env=os.environ | lab.environment(example.folder),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert "Requested node configuration is not available" in done.stderr
@@ -169,14 +201,27 @@ def test_up_with_another_site_says_so_and_leaves_the_lab_alone(example):
 def test_status_tells_daemons_and_nodes(example):
     status = lab.status(example.folder)
     assert status.running
-    assert set(status.daemons) == {"munged", "slurmctld", *(f"slurmd.{node}" for node in example.nodes)}
+    assert set(status.daemons) == {
+        "munged",
+        "slurmctld",
+        *(f"slurmd.{node}" for node in example.nodes),
+    }
     assert set(status.nodes) == set(example.nodes)
 
 
 def test_what_a_command_in_the_lab_records_stays_in_the_lab(example):
-    command = [sys.executable, "-c", "from xmem_slurm.cli.main import main; main()", "lab", "exec", "--"]
+    command = [
+        sys.executable,
+        "-c",
+        "from xmem_slurm.cli.main import main; main()",
+        "lab",
+        "exec",
+        "--",
+    ]
     environ = {**os.environ, "XMEM_LAB": str(example.folder), "XDG_STATE_HOME": "/elsewhere"}
-    said = subprocess.check_output([*command, "sh", "-c", "echo $XDG_STATE_HOME"], env=environ, text=True)
+    said = subprocess.check_output(
+        [*command, "sh", "-c", "echo $XDG_STATE_HOME"], env=environ, text=True
+    )
     assert said == f"{example.folder}/records/{os.geteuid()}\n"
 
 
@@ -203,7 +248,10 @@ def test_down_leaves_no_process_and_no_folder(place):
     """)
     submit(place, "--gres=gpu:1", wrap=stubborn)
     until(lambda: (place / "step").is_file() and (place / "step").read_text(), "the job's step")
-    ours = [*pids(place).values(), *map(int, ((place / "pids").read_text() + (place / "step").read_text()).split())]
+    ours = [
+        *pids(place).values(),
+        *map(int, ((place / "pids").read_text() + (place / "step").read_text()).split()),
+    ]
     steps = [step.pid for step in processes._members(place) if step.name() == "slurmstepd"]
     assert len(ours) == 4 + 3
     assert len(steps) >= 2
@@ -258,7 +306,8 @@ def test_two_labs_do_not_disturb_each_other(place, example):
 def test_a_daemon_that_fails_is_quoted_and_the_rest_is_taken_down(place, tmp_path, monkeypatch):
     broken = tmp_path / "slurmd"
     broken.write_text(
-        f"#!/bin/sh\ncp -r {place}/pid {tmp_path}/\necho loading\necho 'fatal: no such luck' >&2\nexit 1\n"
+        f"#!/bin/sh\ncp -r {place}/pid {tmp_path}/\necho loading\necho 'fatal: no such luck' "
+        ">&2\nexit 1\n"
     )
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -282,10 +331,17 @@ def up_elsewhere(place: Path, path: str) -> subprocess.Popen[bytes]:
 
 
 def test_two_ups_at_once_make_one_lab(place):
-    with up_elsewhere(place, os.environ["PATH"]) as one, up_elsewhere(place, os.environ["PATH"]) as other:
+    with (
+        up_elsewhere(place, os.environ["PATH"]) as one,
+        up_elsewhere(place, os.environ["PATH"]) as other,
+    ):
         assert (one.wait(), other.wait()) == (0, 0)
     assert lab.status(place).running
-    daemons = [process for process in processes._members(place) if process.name() in {"munged", "slurmctld", "slurmd"}]
+    daemons = [
+        process
+        for process in processes._members(place)
+        if process.name() in {"munged", "slurmctld", "slurmd"}
+    ]
     assert len(daemons) == 4
 
 
@@ -305,7 +361,9 @@ def test_an_up_that_was_killed_half_way_is_no_obstacle(place, tmp_path):
 
 def test_what_slurm_itself_refuses_is_quoted(place):
     wrong = SMALL.model_copy(
-        update={"partition": {"gpu": SMALL.partition["gpu"].model_copy(update={"max_time": "soon"})}}
+        update={
+            "partition": {"gpu": SMALL.partition["gpu"].model_copy(update={"max_time": "soon"})}
+        }
     )
     with pytest.raises(LabError, match=r"slurmctld ended at once: .*fatal"):
         lab.up(wrong, place)
@@ -313,7 +371,9 @@ def test_what_slurm_itself_refuses_is_quoted(place):
 
 
 def test_what_is_no_host_list_is_refused(place):
-    wrong = SMALL.model_copy(update={"nodes": (SMALL.nodes[0].model_copy(update={"names": "s[1-"}),)})
+    wrong = SMALL.model_copy(
+        update={"nodes": (SMALL.nodes[0].model_copy(update={"names": "s[1-"}),)}
+    )
     with pytest.raises(UsageError, match=r"s\[1-"):
         lab.up(wrong, place)
     assert not place.exists()
@@ -327,7 +387,8 @@ def test_no_lab_is_a_plain_answer(place):
 
 
 def test_an_ordinary_user_has_labs_too(place, tmp_path):
-    """Run as root this becomes `nobody`; run as anybody else, every test above has shown it already."""
+    """Run as root this becomes `nobody`; run as anybody else, every test above has shown it
+    already."""
     if os.getuid() != 0:
         pytest.skip("the tests run as an ordinary user already")
     nobody = pwd.getpwnam("nobody").pw_uid
@@ -350,7 +411,11 @@ def test_an_ordinary_user_has_labs_too(place, tmp_path):
         print(place.exists())
     """)
     libraries = [str(Path(psutil.__file__).parents[1]), str(Path(xmem_slurm.__file__).parents[1])]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(libraries), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": ":".join(libraries),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     ours = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, ours):
         usable = subprocess.run(
@@ -363,7 +428,9 @@ def test_an_ordinary_user_has_labs_too(place, tmp_path):
         if usable.returncode == 0:
             break
     else:
-        pytest.skip(f"nobody can run neither {sys.executable} nor {ours} with this environment's libraries")
+        pytest.skip(
+            f"nobody can run neither {sys.executable} nor {ours} with this environment's libraries"
+        )
     done = subprocess.run(
         ["runuser", "-u", "nobody", "--", python, "-c", script],
         env=environment,
@@ -392,7 +459,11 @@ def test_roots_lab_runs_other_users_jobs(example):
 
 def test_accounting_knows_the_gpu_type_of_a_job(place):
     path = f"{os.environ['PATH']}:/usr/sbin"
-    missing = [name for name in ("slurmdbd", "mariadbd", "mariadb") if shutil.which(name, path=path) is None]
+    missing = [
+        name
+        for name in ("slurmdbd", "mariadbd", "mariadb")
+        if shutil.which(name, path=path) is None
+    ]
     if missing:
         pytest.skip(f"accounting needs {', '.join(missing)}, which are not installed")
     lab.up(SMALL, place, accounting=True)
@@ -400,9 +471,17 @@ def test_accounting_knows_the_gpu_type_of_a_job(place):
     assert (place / "slurmdbd.conf").stat().st_mode & 0o077 == 0, "it holds the password"
     job = submit(place, "--gres=gpu:l4:1", wrap="true")
     finished(place, job)
-    query = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State,AllocTRES")
+    query = (
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        f"--jobs={job}",
+        "--format=State,AllocTRES",
+    )
     state, tres = until(
-        lambda: (said := slurm(place, *query)).startswith("COMPLETED") and said, "slurmdbd to hear of the job"
+        lambda: (said := slurm(place, *query)).startswith("COMPLETED") and said,
+        "slurmdbd to hear of the job",
     ).split("|")
     assert state == "COMPLETED"
     assert "gres/gpu:l4=1" in tres.split(",")
@@ -417,7 +496,10 @@ def test_accounting_knows_the_gpu_type_of_a_job(place):
 @pytest.mark.torch
 def test_torch_in_a_job_sees_the_gpu_that_its_node_declares(example):
     python = os.environ["XMEM_TEST_PYTHON"]
-    code = "import torch; p = torch.cuda.get_device_properties(0); print(torch.cuda.device_count(), p.total_memory)"
+    code = (
+        "import torch; p = torch.cuda.get_device_properties(0); "
+        "print(torch.cuda.device_count(), p.total_memory)"
+    )
     job = submit(example.folder, "--gres=gpu:h200:2", wrap=f"{python} -c '{code}'")
     assert finished(example.folder, job)["JobState"] == "COMPLETED"
     total = load_catalogue()["h200"].total_bytes

@@ -1,8 +1,9 @@
-"""Memory that is largest later than in the first equal steps: none of these scripts gets a "high" that is too low.
+"""Memory that is largest later than in the first equal steps: none of these scripts gets a "high"
+that is too low.
 
-The scripts stand in later_peaks/scripts, what is expected of each in later_peaks/cases.py, what torch itself needed for
-the whole of each in later_peaks/true_peaks.json. `python -m tests.integration.later_peaks table` prints the outcomes.
-"""
+The scripts stand in later_peaks/scripts, what is expected of each in later_peaks/cases.py, what
+torch itself needed for the whole of each in later_peaks/true_peaks.json. `python -m
+tests.integration.later_peaks table` prints the outcomes."""
 
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_the_peak_is_right_or_the_doubt_is_named(
 def test_slow_batches_leave_no_peak_silently_low(
     name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each batch takes 20 ms and more: the first step comes late, and not all that a loader has can be drawn."""
+    """Each batch takes 20 ms and more: the first step comes late, and not all that a loader has can
+    be drawn."""
     monkeypatch.setenv(warm.TICK, "0.02")
     check(LATER_PEAKS, name, warm_python, tmp_path)
 
@@ -63,7 +65,8 @@ def check(scripts: Listing, name: str, python: Path, folder: Path) -> None:
         pytest.skip(f"the true peaks were not measured under torch {answer.version}")
     true = known.get(name, {})
     found = verdict(case, answer, true)
-    # How far a run comes in its seconds is the machine's: what is not reached must be said. The table shows the rest.
+    # How far a run comes in its seconds is the machine's: what is not reached must be said. The
+    # table shows the rest.
     control = not case.cause
     assert found == EXACT or (found == SAID and not control), (found, answer, true)
     assert not control or answer.confidence == "high", answer.reasons

@@ -1,4 +1,5 @@
-"""Launchers as people write them in batch scripts of many nodes: which ranks run, of how many, on which GPU."""
+"""Launchers as people write them in batch scripts of many nodes: which ranks run, of how many, on
+which GPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,12 @@ head=${nodes[0]}
 """
 TASKS = "#SBATCH --ntasks-per-node=4\n"
 OF_MANY = pytest.mark.slow(
-    covers=["xmem_slurm/dryrun/*", "xmem_slurm/probe/*ranks*", "xmem_slurm/probe/*process*", "xmem_slurm/slurm/*"]
+    covers=[
+        "xmem_slurm/dryrun/*",
+        "xmem_slurm/probe/*ranks*",
+        "xmem_slurm/probe/*process*",
+        "xmem_slurm/slurm/*",
+    ]
 )
 MASTER = """export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)) WORLD_SIZE=$SLURM_NTASKS
@@ -76,32 +82,50 @@ srun bash -c 'accelerate launch --multi_gpu --num_machines $SLURM_NNODES --num_p
 }
 
 
-def dry_run(script: str, folder: Path, python: Path, ranks: RunRanks | None = None) -> Sequence[Trace]:
+def dry_run(
+    script: str, folder: Path, python: Path, ranks: RunRanks | None = None
+) -> Sequence[Trace]:
     """Run a batch script dry as it would be submitted; a failure in it is one here."""
     (folder / "train.py").write_text(TRAIN)
     text = f"#!/bin/bash\n{script}\n".encode()
     given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"}
     given |= (
-        {"BY_ELASTIC": "1"} if any(word in script for word in ("torchrun", "distributed.run", "accelerate")) else {}
+        {"BY_ELASTIC": "1"}
+        if any(word in script for word in ("torchrun", "distributed.run", "accelerate"))
+        else {}
     )
     given |= {"PYTHON_EXEC": str(python)}  # with which torch.distributed.run starts its workers
     job = from_submission(Submission((f"--chdir={folder}", "job.sh"), given, text))
     done = runner.run(DryRunOrder(job, H200, Budget(seconds=300), run_ranks=ranks))
     assert done.outcome.returncode == 0, done.outcome.output_tail.decode()
-    found = sorted((trace for trace in done.traces if trace.allocations), key=lambda trace: trace.rank)
+    found = sorted(
+        (trace for trace in done.traces if trace.allocations), key=lambda trace: trace.rank
+    )
     assert [trace.error for trace in found] == [None] * len(found)
     return found
 
 
 @pytest.mark.parametrize(
     "way",
-    some_each_time(LAUNCHES, ("torchrun, the node's rank from Slurm", "srun, a task for each GPU", "mpirun"), OF_MANY),
+    some_each_time(
+        LAUNCHES,
+        ("torchrun, the node's rank from Slurm", "srun, a task for each GPU", "mpirun"),
+        OF_MANY,
+    ),
 )
-def test_the_first_and_the_last_rank_of_two_nodes(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Both are what they would be among all eight, each on its own node's GPU, so nothing is added up."""
-    python = request.getfixturevalue("trainer_python" if way.startswith("accelerate") else "warm_python")
+def test_the_first_and_the_last_rank_of_two_nodes(
+    way: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Both are what they would be among all eight, each on its own node's GPU, so nothing is added
+    up."""
+    python = request.getfixturevalue(
+        "trainer_python" if way.startswith("accelerate") else "warm_python"
+    )
     found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, python, RunRanks((0, 7), 8))
-    assert [(trace.rank, trace.world_size, trace.place) for trace in found] == [(0, 8, "0"), (7, 8, "1:3")]
+    assert [(trace.rank, trace.world_size, trace.place) for trace in found] == [
+        (0, 8, "0"),
+        (7, 8, "1:3"),
+    ]
     assert [rank.beside_bytes for rank in estimate(found, "h200", H200).ranks] == [0, 0]
 
 
@@ -116,19 +140,33 @@ def test_of_several_programs_the_first_task_of_each_runs(warm_python: Path, tmp_
     (tmp_path / "programs.conf").write_text(PROGRAMS)
     script = f"#SBATCH --ntasks=4 --gpus=4\n{MASTER}srun --multi-prog programs.conf"
     found = dry_run(script, tmp_path, warm_python)
-    assert [(trace.rank, trace.world_size, trace.argv[-1]) for trace in found] == [(0, 4, "256"), (1, 4, "1024")]
+    assert [(trace.rank, trace.world_size, trace.argv[-1]) for trace in found] == [
+        (0, 4, "256"),
+        (1, 4, "1024"),
+    ]
 
 
 def test_tasks_that_share_gpus_run_together(warm_python: Path, tmp_path: Path) -> None:
     share = "RANK=$SLURM_PROCID LOCAL_RANK=$((SLURM_LOCALID % 2)) exec python train.py"
-    found = dry_run(f"#SBATCH --ntasks=4 --gpus=2\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python)
-    assert [(trace.rank, trace.place) for trace in found] == [(0, "0"), (1, "1"), (2, "0"), (3, "1")]
+    found = dry_run(
+        f"#SBATCH --ntasks=4 --gpus=2\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python
+    )
+    assert [(trace.rank, trace.place) for trace in found] == [
+        (0, "0"),
+        (1, "1"),
+        (2, "0"),
+        (3, "1"),
+    ]
 
 
 @OF_MANY
-def test_more_tasks_on_a_gpu_than_can_be_run_are_no_estimate(warm_python: Path, tmp_path: Path) -> None:
+def test_more_tasks_on_a_gpu_than_can_be_run_are_no_estimate(
+    warm_python: Path, tmp_path: Path
+) -> None:
     share = "RANK=$SLURM_PROCID LOCAL_RANK=0 exec python train.py"
-    found = dry_run(f"#SBATCH --ntasks=9 --gpus=1\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python)
+    found = dry_run(
+        f"#SBATCH --ntasks=9 --gpus=1\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python
+    )
     assert {doubt.detail for trace in found for doubt in trace.doubts if doubt.code == "tasks"} == {
         "1 more tasks share the GPUs than a dry run starts at once"
     }

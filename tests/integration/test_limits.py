@@ -1,4 +1,5 @@
-"""A QOS of which a job asks too much has it wait for ever: such a kind of GPU is none to move it to."""
+"""A QOS of which a job asks too much has it wait for ever: such a kind of GPU is none to move it
+to."""
 
 import getpass
 import os
@@ -23,7 +24,11 @@ ENFORCED = "\nAccountingStorageEnforce=associations,limits,qos\n"
 def limited() -> Iterator[Cluster]:
     """Bring up a cluster whose default QOS has limits that it does not deny jobs for."""
     path = f"{os.environ['PATH']}:/usr/sbin"
-    missing = [name for name in ("slurmdbd", "mariadbd", "mariadb") if shutil.which(name, path=path) is None]
+    missing = [
+        name
+        for name in ("slurmdbd", "mariadbd", "mariadb")
+        if shutil.which(name, path=path) is None
+    ]
     if missing:
         pytest.skip(f"accounting needs {', '.join(missing)}, which are not installed")
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
@@ -37,17 +42,32 @@ def limited() -> Iterator[Cluster]:
         folder, user = Path(parent, "lab"), getpass.getuser()
         lab.up(load_site(site), folder, accounting=True)
         try:
-            cluster = Cluster(folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site)})
-            cluster.run("sacctmgr", "-i", "add", "user", user, "account=root")  # root is there already
+            cluster = Cluster(
+                folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site)}
+            )
+            cluster.run(
+                "sacctmgr", "-i", "add", "user", user, "account=root"
+            )  # root is there already
             most = ["MaxTRESPerJob=gres/gpu:l4=0,gres/gpu:h200=1", "GrpTRES=gres/gpu:a100_40=1"]
             cluster.slurm("sacctmgr", "-i", "add", "qos", "small", "set", *most)
-            cluster.slurm("sacctmgr", "-i", "modify", "user", user, "set", "qos+=small,normal", "defaultqos=small")
+            cluster.slurm(
+                "sacctmgr",
+                "-i",
+                "modify",
+                "user",
+                user,
+                "set",
+                "qos+=small,normal",
+                "defaultqos=small",
+            )
             yield cluster
         finally:
             lab.down(folder)
 
 
-def test_an_option_beyond_the_limits_of_the_qos_never_starts(limited: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_beyond_the_limits_of_the_qos_never_starts(
+    limited: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in limited.environ.items():
         monkeypatch.setenv(name, value)
 
@@ -60,7 +80,9 @@ def test_an_option_beyond_the_limits_of_the_qos_never_starts(limited: Cluster, m
 
     def reason(*words: str) -> str:
         job = limited.slurm("sbatch", "--parsable", "-o/dev/null", *words, "--wrap=true").strip()
-        wait_until(lambda: limited.slurm("squeue", "-hj", job, "-o%r").strip() not in {"None", "Priority"})
+        wait_until(
+            lambda: limited.slurm("squeue", "-hj", job, "-o%r").strip() not in {"None", "Priority"}
+        )
         return limited.slurm("squeue", "-hj", job, "-o%r").strip()
 
     assert reason("--gres=gpu:h200:2") == "QOSMaxGRESPerJob"

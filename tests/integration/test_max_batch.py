@@ -1,4 +1,5 @@
-"""The largest batch of a real script: written into the script it fits, and one sample more does not."""
+"""The largest batch of a real script: written into the script it fits, and one sample more does
+not."""
 
 import os
 from pathlib import Path
@@ -51,7 +52,9 @@ for step in range(100):
 
 
 def submission(folder: Path, command: str) -> Submission:
-    return Submission((f"--chdir={folder}", "job.sh"), dict(os.environ), f"#!/bin/sh\nexec {command}\n".encode())
+    return Submission(
+        (f"--chdir={folder}", "job.sh"), dict(os.environ), f"#!/bin/sh\nexec {command}\n".encode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,9 @@ def test_it_fits_as_the_script_would_have_it_and_one_more_does_not(
     assert found.estimate is not None
     assert found.over is not None
     for batch, estimate in ((found.batch, found.estimate), (found.batch + 1, found.over)):
-        sized = dispatch.one(on_one(written(batch), [0], "small", GPU, Budget(seconds=100)), DryRuns())[0]
+        sized = dispatch.one(
+            on_one(written(batch), [0], "small", GPU, Budget(seconds=100)), DryRuns()
+        )[0]
         assert isinstance(sized, Sizing)
         assert sized.estimate.required_bytes == estimate.required_bytes
         assert sized.estimate.fits(GPU) == (batch == found.batch)

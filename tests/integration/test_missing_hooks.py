@@ -1,7 +1,8 @@
-"""What the probe hooks into is gone, each in turn: the dry run says so in its estimate, or why there is none.
+"""What the probe hooks into is gone, each in turn: the dry run says so in its estimate, or why
+there is none.
 
-Importing torch takes seconds of CPU time, so all hooks of an engine are tried in forks of one Python (`hook_faults`).
-"""
+Importing torch takes seconds of CPU time, so all hooks of an engine are tried in forks of one
+Python (`hook_faults`)."""
 
 import json
 import os
@@ -59,11 +60,15 @@ for epoch in range(2):
 def traces(folder: Path) -> dict[int, Trace]:
     """The trace of each process, by its number."""
     of_device = {file.name: trace_file.read(file) for file in folder.glob("*.json.gz")}
-    of_cpu = {file.name: orchestrate(recording.read(file)) for file in folder.glob(f"*{recording.SUFFIX}")}
+    of_cpu = {
+        file.name: orchestrate(recording.read(file)) for file in folder.glob(f"*{recording.SUFFIX}")
+    }
     return {int(name.partition("-")[0]): trace for name, trace in {**of_device, **of_cpu}.items()}
 
 
-@pytest.mark.parametrize(("engine", "table", "most"), [("device", "DEVICE", 20), ("profile", "CPU", 10)])
+@pytest.mark.parametrize(
+    ("engine", "table", "most"), [("device", "DEVICE", 20), ("profile", "CPU", 10)]
+)
 def test_a_dry_run_without_a_hook_says_so(
     engine: str,
     table: str,
@@ -78,9 +83,15 @@ def test_a_dry_run_without_a_hook_says_so(
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     environ |= gpu_environment.environment(H100, 1, folder, None)
     environ["XMEM_DEVICE_BUILD"] = json.dumps([sys.executable, "-c", f"print({str(stand_ins)!r})"])
-    environ |= {"XMEM_ENGINE": engine, "XMEM_DEADLINE": str(time.monotonic() + SECONDS), "XMEM_SITES": "1"}
+    environ |= {
+        "XMEM_ENGINE": engine,
+        "XMEM_DEADLINE": str(time.monotonic() + SECONDS),
+        "XMEM_SITES": "1",
+    }
     command = [job_python, FAULTS, table, script]
-    ran = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     faults = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"pid"')]
     assert len(faults) > most
@@ -93,7 +104,10 @@ def test_a_dry_run_without_a_hook_says_so(
             assert trace.error is not None
             assert f"this torch has no {names[0][0]}" in trace.error
             continue
-        assert (os.waitstatus_to_exitcode(fault["status"]), trace.error) == (0, None), (names, ran.stderr[-2000:])
+        assert (os.waitstatus_to_exitcode(fault["status"]), trace.error) == (0, None), (
+            names,
+            ran.stderr[-2000:],
+        )
         reasons = estimate([trace], "h100", H100).reasons
         doubts = {(code, f"no {name} in this release") for name, code in names}
         told = doubts & {(doubt.code, doubt.detail) for doubt in trace.doubts}

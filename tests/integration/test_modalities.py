@@ -1,7 +1,8 @@
-"""Text is not all that is trained on: images with text, speech, and noise in images, as the CPU's own allocations say.
+"""Text is not all that is trained on: images with text, speech, and noise in images, as the CPU's
+own allocations say.
 
-The same script by both engines: on the stand-ins, and by real steps on the CPU, whose allocations are torch's own.
-"""
+The same script by both engines: on the stand-ins, and by real steps on the CPU, whose allocations
+are torch's own."""
 
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from xmem_slurm.profile.orchestrator import orchestrate
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.slow(covers=["xmem_slurm/profile/*", "xmem_slurm/probe/*cpu*", "xmem_slurm/probe/*values*"]),
+    pytest.mark.slow(
+        covers=["xmem_slurm/profile/*", "xmem_slurm/probe/*cpu*", "xmem_slurm/probe/*values*"]
+    ),
 ]
 
 CLIP = """
@@ -95,8 +98,12 @@ for _ in range(3):
 SHARE = 0.01
 
 
-@pytest.mark.parametrize("model", [CLIP, LLAVA, WHISPER, DIFFUSION], ids=["clip", "llava", "whisper", "diffusion"])
-def test_the_stand_ins_allocate_what_a_cpu_does(model: str, warm_python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "model", [CLIP, LLAVA, WHISPER, DIFFUSION], ids=["clip", "llava", "whisper", "diffusion"]
+)
+def test_the_stand_ins_allocate_what_a_cpu_does(
+    model: str, warm_python: Path, tmp_path: Path
+) -> None:
     run = probe.runs(warm_python, probe.stand_ins(warm_python), tmp_path)
     code = f"import torch\n{model}{STEPS}"
     ran = run(code)

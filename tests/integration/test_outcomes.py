@@ -32,7 +32,9 @@ def cluster(accounts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Clus
 def job(folder: Path, python: Path, before: str = "") -> Path:
     write_job(folder, python, "--gres=gpu:h200:1", "--output=%j.out")
     script = folder / "job.sh"
-    script.write_text(script.read_text().replace(f"{python} train.py", f"{before}{python} train.py"))
+    script.write_text(
+        script.read_text().replace(f"{python} train.py", f"{before}{python} train.py")
+    )
     return folder
 
 
@@ -52,7 +54,9 @@ def test_what_a_job_used_is_what_was_predicted_and_the_hours_are_those_of_a_hand
 ) -> None:
     folder = job(tmp_path, job_python)
     first, _ = submitted(cluster, folder, "--xmem-summary")
-    second, told = submitted(cluster, folder, "--xmem-record")  # it is known, and its prediction with it
+    second, told = submitted(
+        cluster, folder, "--xmem-record"
+    )  # it is known, and its prediction with it
     assert "known since" in told
     for number in (first, second):
         assert "JobState=COMPLETED" in cluster.ended(number)
@@ -72,7 +76,9 @@ def test_what_a_job_used_is_what_was_predicted_and_the_hours_are_those_of_a_hand
     seconds = [0]
 
     def accounted() -> bool:
-        rows = cluster.slurm("sacct", "-nXP", "--format=ElapsedRaw,State", f"--jobs={first},{second}").split()
+        rows = cluster.slurm(
+            "sacct", "-nXP", "--format=ElapsedRaw,State", f"--jobs={first},{second}"
+        ).split()
         seconds[:] = [int(row.partition("|")[0]) for row in rows if "COMPLETED" in row]
         return len(seconds) == 2
 
@@ -80,10 +86,15 @@ def test_what_a_job_used_is_what_was_predicted_and_the_hours_are_those_of_a_hand
     hours = sum(seconds) / 3600
     sums = json.loads(cluster.run(XMEM_SLURM, "waste", "--json").stdout)
     assert sums["done"] == {"l4": pytest.approx(hours)}  # other tests' jobs are in accounting, too
-    assert (sums["cost_asked"], sums["cost_done"]) == (pytest.approx(9 * hours), pytest.approx(hours))
+    assert (sums["cost_asked"], sums["cost_done"]) == (
+        pytest.approx(9 * hours),
+        pytest.approx(hours),
+    )
 
 
-def test_after_an_oom_the_same_script_asks_for_more(cluster: Cluster, job_python: Path, tmp_path: Path) -> None:
+def test_after_an_oom_the_same_script_asks_for_more(
+    cluster: Cluster, job_python: Path, tmp_path: Path
+) -> None:
     folder = job(tmp_path, job_python, SMALL_L4)
     first, _ = submitted(cluster, folder, "--xmem-record")
     assert "JobState=FAILED" in cluster.ended(first)
@@ -114,6 +125,10 @@ def test_a_retry_is_a_job_of_its_own_for_the_case_that_memory_ran_out(
     assert "estimated: nothing\n" in shown
     assert "\nhost memory: peak " in shown
 
-    other, told = submitted(cluster, job(tmp_path / "fails", job_python, "exit 1\n"), "--xmem-retry=1")
-    assert "submitted as written" in told  # its dry run failed, too: nothing was chosen that could be too small
+    other, told = submitted(
+        cluster, job(tmp_path / "fails", job_python, "exit 1\n"), "--xmem-retry=1"
+    )
+    assert (
+        "submitted as written" in told
+    )  # its dry run failed, too: nothing was chosen that could be too small
     assert "JobState=FAILED" in cluster.ended(other)

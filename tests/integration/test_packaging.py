@@ -1,4 +1,5 @@
-"""The wheel and the sdist carry everything, and an installed wheel finds it: templates, sites, C sources, probe."""
+"""The wheel and the sdist carry everything, and an installed wheel finds it: templates, sites, C
+sources, probe."""
 
 import json
 import os
@@ -39,13 +40,17 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, capture_output=True
+    )
     return folder
 
 
 def shipped(folder: str) -> set[str]:
     """Return the files that git knows below a folder."""
-    listed = subprocess.run(["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     return set(listed.splitlines())
 
 
@@ -55,21 +60,37 @@ def test_the_wheel_has_every_file_of_ours(built: Path) -> None:
     expected = shipped("xmem_slurm")
     expected |= {f"xmem_slurm/{name}" for name in shipped("templates")}
     (scripts,) = {name.partition("/scripts/")[0] for name in names if "/scripts/" in name}
-    expected |= {f"{scripts}/scripts/{name.removeprefix('launchers/')}" for name in shipped("launchers")}
-    expected |= {f"xmem_slurm/site_config/{name.removeprefix('site-config/')}" for name in shipped("site-config")}
+    expected |= {
+        f"{scripts}/scripts/{name.removeprefix('launchers/')}" for name in shipped("launchers")
+    }
+    expected |= {
+        f"xmem_slurm/site_config/{name.removeprefix('site-config/')}"
+        for name in shipped("site-config")
+    }
     assert expected <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
 
 def test_the_index_would_take_them(built: Path) -> None:
-    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()], check=True
+    )
 
 
 @pytest.mark.skipif(not shutil.which("rpmbuild"), reason="rpmbuild is not installed")
 def test_an_rpm_is_built_and_knows_where_it_will_be(built: Path, tmp_path: Path) -> None:
     wheels, sources = tmp_path / "wheels", tmp_path / "SOURCES"
     sources.mkdir()
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", wheels, next(built.glob("*.whl"))]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--wheel-dir",
+        wheels,
+        next(built.glob("*.whl")),
+    ]
     subprocess.run(pip, check=True)
     with tarfile.open(sources / f"xmem-slurm-wheels-{__version__}.tar.gz", "w:gz") as packed:
         packed.add(wheels, ".")
@@ -80,9 +101,15 @@ def test_an_rpm_is_built_and_knows_where_it_will_be(built: Path, tmp_path: Path)
     with subprocess.Popen(["rpm2cpio", rpm], stdout=subprocess.PIPE) as archive:
         subprocess.run(["cpio", "-id", "--quiet"], cwd=tmp_path, stdin=archive.stdout, check=True)
     installed = tmp_path / "opt" / "xmem-slurm"
-    assert (installed / "bin" / "xmem-slurm-python").read_text().startswith("#!/opt/xmem-slurm/bin/python")
+    assert (
+        (installed / "bin" / "xmem-slurm-python")
+        .read_text()
+        .startswith("#!/opt/xmem-slurm/bin/python")
+    )
     assert str((tmp_path / "usr" / "bin" / "xsbatch").readlink()) == "/opt/xmem-slurm/bin/xsbatch"
-    assert not subprocess.run(["grep", "-rlI", tmp_path, installed], check=False, capture_output=True).stdout
+    assert not subprocess.run(
+        ["grep", "-rlI", tmp_path, installed], check=False, capture_output=True
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +117,14 @@ def prefix(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a virtual environment with the wheel in it."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(folder, with_pip=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", next(built.glob("*.whl"))]
+    install = [
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        next(built.glob("*.whl")),
+    ]
     subprocess.run(install, check=True, capture_output=True)
     return folder
 
@@ -100,7 +134,9 @@ def test_man_page_and_completions_are_where_man_and_shells_look(prefix: Path) ->
         assert (prefix / "share" / place).is_file()
     if shutil.which("man"):
         environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "MANPAGER": "cat"}
-        shown = subprocess.run(["man", "xsbatch"], env=environ, capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            ["man", "xsbatch"], env=environ, capture_output=True, text=True, check=True
+        ).stdout
         assert "--xmem-dry-run" in shown.replace("\b", "")
 
 
@@ -128,7 +164,16 @@ def test_bash_completes_at_the_press_of_tab(prefix: Path) -> None:
 def test_the_sdist_has_what_builds_and_tests_it(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    folders = ("templates", "site-config", "xmem_slurm", "tests", "share", "launchers", "news", ".ci")
+    folders = (
+        "templates",
+        "site-config",
+        "xmem_slurm",
+        "tests",
+        "share",
+        "launchers",
+        "news",
+        ".ci",
+    )
     assert set().union(*map(shipped, folders)) <= names
 
 
@@ -142,20 +187,44 @@ def test_an_installed_wheel_works_outside_the_checkout(prefix: Path) -> None:
     for command in (
         ["xmem-slurm", "site", "check", "--offline", "--site", found.strip()],
         ["xmem-slurm", "--version"],
-        ["python", "-c", "from xmem_slurm.device import builder, generate; assert list(generate.SOURCES.rglob('*.c'))"],
-        ["python", "-c", "from xmem_slurm.lab import settings; from xmem_slurm.rewriting.rewrite import rewrite"],
+        [
+            "python",
+            "-c",
+            (
+                "from xmem_slurm.device import builder, generate; assert "
+                "list(generate.SOURCES.rglob('*.c'))"
+            ),
+        ],
+        [
+            "python",
+            "-c",
+            "from xmem_slurm.lab import settings; from xmem_slurm.rewriting.rewrite import rewrite",
+        ],
     ):
-        subprocess.run([programs / command[0], *command[1:]], cwd="/", check=True, capture_output=True)
+        subprocess.run(
+            [programs / command[0], *command[1:]], cwd="/", check=True, capture_output=True
+        )
 
 
 BASE = Path(sys.base_prefix) / "bin" / VERSION
 NEEDED = f"{sys.prefix}/lib/{VERSION}/site-packages"
-"""As the packages that ours needs are in prefixes of their own, and a module puts those on PYTHONPATH."""
+"""As the packages that ours needs are in prefixes of their own, and a module puts those on
+PYTHONPATH."""
 
 
 def installed(built: Path, *where: str | Path) -> None:
     """Install the wheel, alone, for a Python that has nothing of it, by that Python's pip."""
-    pip = [sys.executable, "-m", "pip", "--python", BASE, "install", "--quiet", "--no-deps", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        BASE,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
     subprocess.run([*pip, *where, next(built.glob("*.whl"))], check=True, capture_output=True)
 
 
@@ -170,7 +239,12 @@ def submitted(programs: Path, folder: Path, **environ: str) -> subprocess.Comple
         "XMEM_SITE": str(ROOT / "site-config/example.toml"),
     }
     return subprocess.run(
-        [programs / "xsbatch", "job.sh"], cwd=folder, env=given | environ, capture_output=True, text=True, check=False
+        [programs / "xsbatch", "job.sh"],
+        cwd=folder,
+        env=given | environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -183,13 +257,26 @@ def apart(request: pytest.FixtureRequest, built: Path, tmp_path: Path) -> Path:
     return moved
 
 
-def test_an_installation_in_a_prefix_of_its_own_starts_wherever_it_is(apart: Path, tmp_path: Path) -> None:
+def test_an_installation_in_a_prefix_of_its_own_starts_wherever_it_is(
+    apart: Path, tmp_path: Path
+) -> None:
     done = submitted(apart / "bin", tmp_path, PYTHONPATH=f"{NEEDED}:relative")
     assert (done.returncode, done.stdout) == (0, "job.sh\n")
     assert "start it" not in done.stderr
-    assert "did not load torch" in done.stderr or "sandbox" in done.stderr, "that the job was looked at"
-    command = [apart / "bin" / "xmem-slurm", "site", "install", "--print", "--site", ROOT / "site-config/example.toml"]
-    printed = subprocess.run(command, env={"PYTHONPATH": NEEDED}, capture_output=True, text=True, check=True)
+    assert "did not load torch" in done.stderr or "sandbox" in done.stderr, (
+        "that the job was looked at"
+    )
+    command = [
+        apart / "bin" / "xmem-slurm",
+        "site",
+        "install",
+        "--print",
+        "--site",
+        ROOT / "site-config/example.toml",
+    ]
+    printed = subprocess.run(
+        command, env={"PYTHONPATH": NEEDED}, capture_output=True, text=True, check=True
+    )
     assert "No module named" not in printed.stderr
     hook = next(line for line in printed.stdout.splitlines() if line.startswith("local COMMAND"))
     run = ["sh", "-c", json.loads(hook.partition(" = ")[2])]
@@ -197,18 +284,24 @@ def test_an_installation_in_a_prefix_of_its_own_starts_wherever_it_is(apart: Pat
     assert answered.stdout == "end\n", "a program of another name than sbatch called it"
 
 
-def test_what_a_prefix_does_not_have_is_said_and_the_job_goes_as_written(apart: Path, tmp_path: Path) -> None:
+def test_what_a_prefix_does_not_have_is_said_and_the_job_goes_as_written(
+    apart: Path, tmp_path: Path
+) -> None:
     done = submitted(apart / "bin", tmp_path)
     assert (done.returncode, done.stdout) == (0, "job.sh\n")
     assert done.stderr.startswith("xsbatch: submitted as written: ")
     assert done.stderr.count("\n") == 1
-    done = subprocess.run([apart / "bin" / "xmem-slurm", "gpus"], env={}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [apart / "bin" / "xmem-slurm", "gpus"], env={}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "No module named" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_the_package_that_came_with_the_launcher_goes_before_others(apart: Path, tmp_path: Path) -> None:
+def test_the_package_that_came_with_the_launcher_goes_before_others(
+    apart: Path, tmp_path: Path
+) -> None:
     (tmp_path / "xmem_slurm").mkdir()
     (tmp_path / "xmem_slurm" / "__init__.py").write_text("raise SystemError('an older one')")
     (tmp_path / "json.py").write_text("raise SystemError('no module of ours')")
@@ -225,7 +318,9 @@ def test_the_package_that_came_with_the_launcher_goes_before_others(apart: Path,
         f"#!/bin/sh\n'''exec' \"{BASE}\" \"$0\" \"$@\"\n' '''\n",
     ],
 )
-def test_whatever_line_an_installer_writes_for_its_python(first: str, built: Path, tmp_path: Path) -> None:
+def test_whatever_line_an_installer_writes_for_its_python(
+    first: str, built: Path, tmp_path: Path
+) -> None:
     installed(built, "--prefix", tmp_path / "made")
     start = tmp_path / "made" / "bin" / "xmem-slurm-python"
     start.write_text(first + start.read_text().partition("\n")[2])
@@ -238,7 +333,16 @@ def test_a_python_in_a_folder_with_a_very_long_name(built: Path, tmp_path: Path)
     """Longer than the kernel takes in a first line: pip writes it all the same."""
     deep = tmp_path.joinpath(*["x" * 100] * 3) / "venv"
     venv.create(deep, with_pip=False)
-    pip = [sys.executable, "-m", "pip", "--python", deep / "bin" / "python", "install", "--quiet", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        deep / "bin" / "python",
+        "install",
+        "--quiet",
+        "--no-deps",
+    ]
     subprocess.run([*pip, next(built.glob("*.whl"))], check=True, capture_output=True)
     done = submitted(deep / "bin", tmp_path, XMEM_OFF="1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "job.sh\n", "")
@@ -250,14 +354,24 @@ BREAKS = {
     "is of another release": ("cluster/client.py", "", "AttributeError"),
     "is half there": ("slurm/request.py", None, "ModuleNotFoundError"),
     "does not start": ("__init__.py", "1 / 0", "ZeroDivisionError"),
-    "wants what another does not have": ("submission/handover.py", "from os import nothing", "ImportError"),
+    "wants what another does not have": (
+        "submission/handover.py",
+        "from os import nothing",
+        "ImportError",
+    ),
     "does not decide": ("submission/by_sizing.py", "raise OSError('gone')", "OSError"),
-    "has no words": ("report/decided.py", "def lines(): pass\ndef refusal(*_): pass\nUNUSED = ''\n", "TypeError"),
+    "has no words": (
+        "report/decided.py",
+        "def lines(): pass\ndef refusal(*_): pass\nUNUSED = ''\n",
+        "TypeError",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", BREAKS)
-def test_a_broken_package_is_one_line_and_costs_no_job(fault: str, built: Path, tmp_path: Path) -> None:
+def test_a_broken_package_is_one_line_and_costs_no_job(
+    fault: str, built: Path, tmp_path: Path
+) -> None:
     name, content, said = BREAKS[fault]
     installed(built, "--prefix", tmp_path / "made")
     (package,) = (tmp_path / "made").glob("lib*/python*/*-packages/xmem_slurm")
@@ -276,6 +390,8 @@ def test_a_verb_that_does_not_parse_is_one_line(built: Path, tmp_path: Path) -> 
     (verb,) = (tmp_path / "made").glob("lib*/python*/*-packages/xmem_slurm/cli/gpus.py")
     verb.write_text("def (\n")
     command = [tmp_path / "made" / "bin" / "xmem-slurm", "gpus"]
-    done = subprocess.run(command, env={"PYTHONPATH": NEEDED}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={"PYTHONPATH": NEEDED}, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert "SyntaxError" in done.stderr

@@ -1,4 +1,5 @@
-"""A plan of a real script: what is advised is the script that is submitted, and it runs on the GPUs it asks for."""
+"""A plan of a real script: what is advised is the script that is submitted, and it runs on the GPUs
+it asks for."""
 
 import os
 from pathlib import Path
@@ -31,7 +32,8 @@ print("trained", os.environ["WORLD_SIZE"], batch, flush=True)
 
 
 def written(folder: Path, python: Path, batch: int, *directives: str) -> Path:
-    """Write a script of two processes whose batch does not fit the small GPUs of the example site."""
+    """Write a script of two processes whose batch does not fit the small GPUs of the example
+    site."""
     (folder / "train.py").write_text(TRAIN)
     lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives)]
     lines += [
@@ -43,12 +45,18 @@ def written(folder: Path, python: Path, batch: int, *directives: str) -> Path:
 
 
 def planned(script: Path, **wanted: object) -> Planned:
-    job = Submission((f"--chdir={script.parent}", str(script)), dict(os.environ), script.read_bytes())
-    return on_site.plan(job, PlanWanted(site=str(EXAMPLE_SITE), vary="batch_size=--batch", **wanted), print, print)  # type: ignore[arg-type]
+    job = Submission(
+        (f"--chdir={script.parent}", str(script)), dict(os.environ), script.read_bytes()
+    )
+    return on_site.plan(
+        job, PlanWanted(site=str(EXAMPLE_SITE), vary="batch_size=--batch", **wanted), print, print
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("without_sandbox")
-def test_a_script_of_ddp_is_planned_on_more_gpus_with_a_batch_that_fits(tmp_path: Path, warm_python: Path) -> None:
+def test_a_script_of_ddp_is_planned_on_more_gpus_with_a_batch_that_fits(
+    tmp_path: Path, warm_python: Path
+) -> None:
     script = written(tmp_path, warm_python, 24, "--gres=gpu:2", "--ntasks=1", "--mem=1G")
     found = planned(script, gpus="2-4", on=("l4",), top=1)
     best = found.best
@@ -70,16 +78,28 @@ def test_a_script_of_ddp_is_planned_on_more_gpus_with_a_batch_that_fits(tmp_path
 def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
     cluster: Cluster, tmp_path: Path, job_python: Path
 ) -> None:
-    """The lab's GPUs have as much memory as the site says, and no more: as it is written the job ends without."""
-    script = written(tmp_path, job_python, 24, "--gres=gpu:l4:2", "--ntasks=1", "--mem=1G", "--output=%j.out")
+    """The lab's GPUs have as much memory as the site says, and no more: as it is written the job
+    ends without."""
+    script = written(
+        tmp_path, job_python, 24, "--gres=gpu:l4:2", "--ntasks=1", "--mem=1G", "--output=%j.out"
+    )
     environ = own_cache(tmp_path)
     job = cluster.slurm("sbatch", "--parsable", f"--chdir={tmp_path}", str(script)).strip()
     assert "JobState=FAILED" in cluster.ended(job)
     assert "OutOfMemoryError" in (tmp_path / f"{job}.out").read_text()
-    words = ("--gpus=2-4", "--on=l4", "--top=1", "--vary=batch_size=--batch", "--write=plan.sh", "job.sh")
+    words = (
+        "--gpus=2-4",
+        "--on=l4",
+        "--top=1",
+        "--vary=batch_size=--batch",
+        "--write=plan.sh",
+        "job.sh",
+    )
     done = cluster.run(XMEM_SLURM, "plan", *words, cwd=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
     assert "1.  4 x l4" in done.stdout
-    job = cluster.slurm("sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "plan.sh")).strip()
+    job = cluster.slurm(
+        "sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "plan.sh")
+    ).strip()
     assert "JobState=COMPLETED" in cluster.ended(job)
     assert "trained 4 12" in (tmp_path / f"{job}.out").read_text()

@@ -1,4 +1,5 @@
-"""The levers of a plan do what they say: rank 0 alone, as planned, allocates what it does among four real processes."""
+"""The levers of a plan do what they say: rank 0 alone, as planned, allocates what it does among
+four real processes."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_deepspeed import UNCHECKED
-from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start
+from tests.integration.test_ranks import (
+    H100,
+    RANKS,
+    WITHOUT_PROBE,
+    free_port,
+    output,
+    ranked,
+    stand_ins,
+    start,
+)
 from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.planning.methods import METHODS, variables_of
 from xmem_slurm.trace import Training
@@ -15,13 +25,21 @@ from xmem_slurm.trace import Training
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow(
-        covers=["xmem_slurm/planning/methods*", "xmem_slurm/probe/_xmem/training*", "xmem_slurm/probe/*ranks*"],
+        covers=[
+            "xmem_slurm/planning/methods*",
+            "xmem_slurm/probe/_xmem/training*",
+            "xmem_slurm/probe/*ranks*",
+        ],
         as_one=True,
     ),
 ]
 
 NAMES = ("ddp", "zero1", "zero2", "fsdp2-grad", "fsdp2")
-WAYS = [(name, checkpointing) for name in NAMES for checkpointing in ((False, True) if name == "ddp" else (False,))]
+WAYS = [
+    (name, checkpointing)
+    for name in NAMES
+    for checkpointing in ((False, True) if name == "ddp" else (False,))
+]
 TRAIN = """
 import gc, json, os, sys, time
 import torch
@@ -91,12 +109,14 @@ UNPACKED = """
 import transformers.masking_utils
 transformers.masking_utils.find_packed_sequence_indices = lambda position_ids: None
 """
-"""It reads positions, as a GPU would have them: on stand-ins without the probe they are zeros, and all is packed."""
+"""It reads positions, as a GPU would have them: on stand-ins without the probe they are zeros, and
+all is packed."""
 Found = Mapping[str, Mapping[str, int]]
 
 
 def words() -> str:
-    """Return the ways as the script takes them: a name, the variables that a plan would set, checkpointing."""
+    """Return the ways as the script takes them: a name, the variables that a plan would set,
+    checkpointing."""
     ways = []
     for name, checkpointing in WAYS:
         variables = variables_of(METHODS[name], RANKS, RANKS, {})
@@ -113,17 +133,28 @@ def alone(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Fou
 
 @pytest.fixture(scope="module")
 def together(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(trainer_python)
+    folder, port, shown = (
+        tmp_path_factory.mktemp("together"),
+        free_port(),
+        stand_ins(trainer_python),
+    )
     script = WITHOUT_PROBE + "import deepspeed" + UNCHECKED + UNPACKED + TRAIN
     command = [trainer_python, "-c", script, words(), folder / "out"]
-    return [output(each) for each in [start(command, ranked(rank, port) | shown, folder) for rank in range(RANKS)]]
+    return [
+        output(each)
+        for each in [start(command, ranked(rank, port) | shown, folder) for rank in range(RANKS)]
+    ]
 
 
 @pytest.mark.parametrize("way", [name for name, *_ in json.loads(words())])
-def test_rank_0_alone_allocates_what_it_does_among_others(way: str, alone: Found, together: list[Found]) -> None:
+def test_rank_0_alone_allocates_what_it_does_among_others(
+    way: str, alone: Found, together: list[Found]
+) -> None:
     assert alone[way] == together[0][way]
 
 
 def test_a_method_is_what_the_probe_calls_so() -> None:
     for name, method in METHODS.items():
-        assert method.is_seen(Training("transformers", method.base, offloaded=name.endswith("-offload")))
+        assert method.is_seen(
+            Training("transformers", method.base, offloaded=name.endswith("-offload"))
+        )

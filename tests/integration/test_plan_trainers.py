@@ -1,4 +1,5 @@
-"""What a plan tells the trainers of others, they do: asked of their own objects, as rank 0 of four that runs alone."""
+"""What a plan tells the trainers of others, they do: asked of their own objects, as rank 0 of four
+that runs alone."""
 
 import json
 import shlex
@@ -21,7 +22,9 @@ from xmem_slurm.trace import Training
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.slow(covers=["xmem_slurm/planning/*", "xmem_slurm/probe/_xmem/training*"], as_one=True),
+    pytest.mark.slow(
+        covers=["xmem_slurm/planning/*", "xmem_slurm/probe/_xmem/training*"], as_one=True
+    ),
 ]
 
 OF_DEEPSPEED = """
@@ -115,7 +118,10 @@ ZERO_1 = {
     "zero_optimization": {"stage": 1},
 }
 ZERO_2 = {
-    **dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"), "auto"),
+    **dict.fromkeys(
+        ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"),
+        "auto",
+    ),
     "bf16": {"enabled": "auto"},
     "zero_optimization": {"stage": 2},
 }
@@ -135,10 +141,20 @@ class Way:
     tensor: int = 1
 
 
-LIGHTNING = "fit --trainer.devices 4 --trainer.strategy=ddp --trainer.max_steps 6 --trainer.accelerator gpu"
-LIGHTNING += " --trainer.logger false --trainer.enable_checkpointing false --trainer.enable_progress_bar false"
-LITTLE = "--output_dir out --max_steps 4 --report_to none --save_strategy no --per_device_train_batch_size 4"
-BY_OPTIONS = Training("lightning", "ddp", 8, 1, precision="no", has_options=True, has_deepspeed=True)
+LIGHTNING = (
+    "fit --trainer.devices 4 --trainer.strategy=ddp --trainer.max_steps 6 --trainer.accelerator gpu"
+)
+LIGHTNING += (
+    " --trainer.logger false --trainer.enable_checkpointing false "
+    "--trainer.enable_progress_bar false"
+)
+LITTLE = (
+    "--output_dir out --max_steps 4 --report_to none --save_strategy no "
+    "--per_device_train_batch_size 4"
+)
+BY_OPTIONS = Training(
+    "lightning", "ddp", 8, 1, precision="no", has_options=True, has_deepspeed=True
+)
 WAYS = {
     "DeepSpeed": Way(
         {"train.py": OF_DEEPSPEED, "ds.json": json.dumps(ZERO_1)},
@@ -188,7 +204,9 @@ def test_a_trainer_does_what_it_is_told(name: str, trainer_python: Path, tmp_pat
     base = Base(job, trace, None, deepspeed_json.find(trace, tmp_path, tmp_path / "copies"))
     method, parts = METHODS[way.method], RANKS // way.tensor
     candidate = Candidate(
-        *("small", RANKS, 1, method, parts, *way.batches, way.checkpointing), tensor=way.tensor, bf16=way.bf16
+        *("small", RANKS, 1, method, parts, *way.batches, way.checkpointing),
+        tensor=way.tensor,
+        bf16=way.bf16,
     )
     for path, content in files_for(base, candidate).items():
         path.parent.mkdir()
@@ -197,7 +215,11 @@ def test_a_trainer_does_what_it_is_told(name: str, trainer_python: Path, tmp_pat
     assert ready is not None
     words = shlex.split(ready.decode().splitlines()[-1])
     command = words[words.index(argv[2]) :]
-    environ = ranked(0, 29500) | {"LOCAL_WORLD_SIZE": str(RANKS), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+    environ = ranked(0, 29500) | {
+        "LOCAL_WORLD_SIZE": str(RANKS),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
     run = probe.runs(trainer_python, probe.stand_ins(trainer_python), tmp_path)
     ran = run(way.files.get("train.py", ""), command, gpus=RANKS, **environ)
     assert ran.used, ran.stderr[-3000:]

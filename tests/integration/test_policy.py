@@ -1,4 +1,5 @@
-"""What a site wants: the GPU that is free first; and of jobs that use one without asking, or ask and use none."""
+"""What a site wants: the GPU that is free first; and of jobs that use one without asking, or ask
+and use none."""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,18 +15,29 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 @pytest.fixture
 def busy(cluster: Cluster) -> Iterator[Cluster]:
     """Keep every L4 busy for an hour, by Slurm's reckoning."""
-    words = ["sbatch", "--parsable", "--gres=gpu:l4:4", "--time=60", "--output=/dev/null", "--wrap=sleep 3600"]
+    words = [
+        "sbatch",
+        "--parsable",
+        "--gres=gpu:l4:4",
+        "--time=60",
+        "--output=/dev/null",
+        "--wrap=sleep 3600",
+    ]
     jobs = [cluster.slurm(*words).strip() for _ in range(2)]
     yield cluster
     cluster.slurm("scancel", *jobs)
 
 
-def xsbatch(cluster: Cluster, folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def xsbatch(
+    cluster: Cluster, folder: Path, *argv: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
     words = [*WARM_XSBATCH, "--xmem-dry-run", "--time=10", *argv, "job.sh"]
     return cluster.run(*words, cwd=folder, XDG_STATE_HOME=str(folder / "state"), **environ)
 
 
-def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, warm_python: Path) -> None:
+def test_a_job_can_go_where_it_starts_first(
+    busy: Cluster, tmp_path: Path, warm_python: Path
+) -> None:
     write_job(tmp_path, warm_python, "--gres=gpu:h200:1")
     cheapest = xsbatch(busy, tmp_path)
     assert "#SBATCH --gres=gpu:l4:1" in cheapest.stdout, cheapest.stderr
@@ -37,7 +49,9 @@ def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, warm_
     assert "of 4 options the first to start (" in first.stderr
 
     program = tmp_path / "sbatch"
-    program.write_text('#!/bin/sh\n[ -z "$SLURM_TIME_FORMAT" ] || exit 1\nPATH=/usr/bin exec sbatch "$@"\n')
+    program.write_text(
+        '#!/bin/sh\n[ -z "$SLURM_TIME_FORMAT" ] || exit 1\nPATH=/usr/bin exec sbatch "$@"\n'
+    )
     program.chmod(0o755)
     silent = xsbatch(busy, tmp_path, XMEM_POLICY="start", XMEM_SBATCH=str(program))
     assert "#SBATCH --gres=gpu:l4:1" in silent.stdout, silent.stderr
@@ -47,9 +61,12 @@ def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, warm_
 def test_a_job_goes_to_no_gpu_that_it_would_wait_for_in_vain(
     cluster: Cluster, tmp_path: Path, warm_python: Path
 ) -> None:
-    """A site file may say more than the cluster has, and Slurm may allow a user less: it has the last word."""
+    """A site file may say more than the cluster has, and Slurm may allow a user less: it has the
+    last word."""
     site = tmp_path / "site.toml"
-    site.write_text(EXAMPLE_SITE.read_text().replace("gpus = { a100_80 = 2 }", "gpus = { a100_80 = 4 }"))
+    site.write_text(
+        EXAMPLE_SITE.read_text().replace("gpus = { a100_80 = 2 }", "gpus = { a100_80 = 4 }")
+    )
     write_job(tmp_path, warm_python, "--gres=gpu:h200:3 --constraint=a100|h200")
     done = xsbatch(cluster, tmp_path, XMEM_SITE=str(site))
     assert "the request stays as it is: h200 has" in done.stderr, done.stderr
@@ -66,10 +83,34 @@ NOTHING = "print('no torch here')\n"
         ("unasked = 'advise'", TRAIN, (), 0, "this job asks for no GPU, and would use one"),
         ("unasked = 'advise'", NOTHING, (), 0, ""),
         ("unasked = 'refuse'", UNUSED, (), 0, ""),
-        ("unasked = 'refuse'", TRAIN, (), 1, "not submitted: this job asks for no GPU, and would use one"),
-        ("unused = 'leave'", UNUSED, ("--gres=gpu:h200:1",), 0, "submitted as written: torch was imported but no GPU"),
-        ("unused = 'advise'", UNUSED, ("--gres=gpu:h200:1",), 0, "this job asks for a GPU, and its dry run used none"),
-        ("unused = 'refuse'", UNUSED, ("--gres=gpu:h200:1",), 1, "not submitted: this job asks for a GPU, and"),
+        (
+            "unasked = 'refuse'",
+            TRAIN,
+            (),
+            1,
+            "not submitted: this job asks for no GPU, and would use one",
+        ),
+        (
+            "unused = 'leave'",
+            UNUSED,
+            ("--gres=gpu:h200:1",),
+            0,
+            "submitted as written: torch was imported but no GPU",
+        ),
+        (
+            "unused = 'advise'",
+            UNUSED,
+            ("--gres=gpu:h200:1",),
+            0,
+            "this job asks for a GPU, and its dry run used none",
+        ),
+        (
+            "unused = 'refuse'",
+            UNUSED,
+            ("--gres=gpu:h200:1",),
+            1,
+            "not submitted: this job asks for a GPU, and",
+        ),
         ("unused = 'refuse'", NOTHING, ("--gres=gpu:h200:1",), 0, "submitted as written"),
     ],
 )

@@ -1,4 +1,5 @@
-"""What a dry run starts comes after everybody else's, where Linux shares the CPU by sessions and not by nice values."""
+"""What a dry run starts comes after everybody else's, where Linux shares the CPU by sessions and
+not by nice values."""
 
 import subprocess
 import sys
@@ -21,9 +22,16 @@ sys.stdout.buffer.write(outcome.output_tail)
 
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="this Linux does not share the CPU by sessions")
 def test_every_session_of_a_dry_run_is_nice_to_all_others(tmp_path: Path) -> None:
-    """Also one that it begins later, as torchrun's workers do. A script that never saw it so would be stopped."""
+    """Also one that it begins later, as torchrun's workers do. A script that never saw it so would
+    be stopped."""
     script = f'{LOOK}; setsid sh -c "{LOOK}"; echo and the end'
-    done = subprocess.run([sys.executable, "-c", RUN, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = done.stdout.splitlines()
     assert len(set(lines)) == 3, done
     assert lines[-1] == "and the end"

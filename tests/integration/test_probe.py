@@ -1,8 +1,9 @@
-"""The probe in a real job's Python: what it records, and that neither the script's ways nor its end lose the trace.
+"""The probe in a real job's Python: what it records, and that neither the script's ways nor its end
+lose the trace.
 
-Each test is one script under the torch of XMEM_TEST_PYTHON, on the stand-ins, with the probe on PYTHONPATH as in a dry
-run but without the sandbox. Most find torch warm (`tests.harness.probe`); what is of a Python's start or end does not.
-"""
+Each test is one script under the torch of XMEM_TEST_PYTHON, on the stand-ins, with the probe on
+PYTHONPATH as in a dry run but without the sandbox. Most find torch warm (`tests.harness.probe`);
+what is of a Python's start or end does not."""
 
 import json
 import signal
@@ -35,7 +36,8 @@ def run(warm_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def cold(job_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
-    """Run a script in a Python that starts: for what is of its start, of its import of torch, or of its very end."""
+    """Run a script in a Python that starts: for what is of its start, of its import of torch, or of
+    its very end."""
     return probe.runs(job_python, stand_ins, tmp_path)
 
 
@@ -51,11 +53,16 @@ def step():
     optimizer.zero_grad()
 """
 
-# -- how a process ends ------------------------------------------------------------------------------------------------
+# -- how a process ends ----------------------------------------------------------------------------
 
 ENDS = {
     "its end": ("", "exit", None, 0),
-    "an exception": ("raise ValueError('no such\\nfile')", "exit", "ValueError: no such (train.py:LAST)", 1),
+    "an exception": (
+        "raise ValueError('no such\\nfile')",
+        "exit",
+        "ValueError: no such (train.py:LAST)",
+        1,
+    ),
     "an exception that the script's own hook takes": (
         "sys.excepthook = lambda *_: None\nraise ValueError('lost')",
         "exit",
@@ -73,9 +80,17 @@ ENDS = {
     "os._exit": ("os._exit(0)", "exit", None, 0),
     "os._exit with a code": ("os._exit(4)", "exit", "os._exit(4)", 4),
     "os._exit at exit": ("atexit.register(os._exit, 0)", "exit", None, 0),
-    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", "signal", None, -signal.SIGTERM),
+    "SIGTERM": (
+        "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+        "signal",
+        None,
+        -signal.SIGTERM,
+    ),
     "SIGTERM with a handler": (
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)",
+        (
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nos.kill(os.getpid(), "
+            "signal.SIGTERM)\ntime.sleep(60)"
+        ),
         "exit",
         None,
         0,
@@ -85,7 +100,13 @@ ENDS = {
 }
 
 
-OF_PYTHON = ("its end", "an exception", "an exception that the script's own hook takes", "sys.exit", "os._exit at exit")
+OF_PYTHON = (
+    "its end",
+    "an exception",
+    "an exception that the script's own hook takes",
+    "sys.exit",
+    "os._exit at exit",
+)
 """Ends that are Python's own to make."""
 
 
@@ -97,11 +118,16 @@ def test_the_trace_is_whole_whatever_ends_the_process(run: Run, cold: Run, end: 
     error = error and error.replace("LAST", str(len(whole.splitlines())))
     assert (ran.trace.state, ran.trace.error, ran.returncode) == (state, error, returncode)
     assert ran.trace.steps >= 4
-    assert sum(event.op == Op.ALLOC for event in ran.trace.events) == len(ran.trace.allocations) > 20
+    assert (
+        sum(event.op == Op.ALLOC for event in ran.trace.events) == len(ran.trace.allocations) > 20
+    )
 
 
 def test_what_a_script_allocates_at_its_exit_is_seen(run: Run) -> None:
-    code = "import atexit\nkept = []\natexit.register(lambda: kept.append(torch.empty(77 << 20, device='cuda')))\n"
+    code = (
+        "import atexit\nkept = []\natexit.register(lambda: kept.append(torch.empty(77 << 20, "
+        "device='cuda')))\n"
+    )
     assert (77 << 22) in [each.size for each in run(code + TRAIN).trace.allocations]
 
 
@@ -113,7 +139,9 @@ def test_a_torch_that_cannot_be_imported_is_a_reason(cold: Run) -> None:
 
 
 def test_stand_ins_that_cannot_be_built_end_the_process_with_the_reason(cold: Run) -> None:
-    broken = json.dumps([sys.executable, "-c", "import sys; sys.exit('no C compiler: install gcc')"])
+    broken = json.dumps(
+        [sys.executable, "-c", "import sys; sys.exit('no C compiler: install gcc')"]
+    )
     ran = cold("import torch\nprint('computing for real')", XMEM_DEVICE_BUILD=broken)
     assert (ran.trace.state, ran.trace.error) == ("failed", "no C compiler: install gcc")
     assert "computing" not in ran.stdout
@@ -136,12 +164,17 @@ def test_the_allocator_of_cuda_which_torch_cannot_record_is_replaced(cold: Run) 
 
 def test_an_allocator_that_cannot_be_replaced_is_named(run: Run) -> None:
     refusing = "import torch\ndef refuse(**_): raise RuntimeError('no history')\n"
-    ran = run(refusing + "torch.cuda.memory._record_memory_history = refuse\ntorch.empty(1, device='cuda')")
+    ran = run(
+        refusing
+        + "torch.cuda.memory._record_memory_history = refuse\ntorch.empty(1, device='cuda')"
+    )
     assert ran.trace.state == "failed"
-    assert ran.trace.error == "torch cannot record what this allocator does: RuntimeError: no history"
+    assert (
+        ran.trace.error == "torch cannot record what this allocator does: RuntimeError: no history"
+    )
 
 
-# -- how a process starts ----------------------------------------------------------------------------------------------
+# -- how a process starts --------------------------------------------------------------------------
 
 STARTS = {
     "options": ["-u", "-s", "-X", "importtime", "-W", "ignore", "train.py"],
@@ -159,7 +192,9 @@ def test_it_gets_into_python_however_it_is_started(cold: Run, start: str) -> Non
 
 @pytest.mark.parametrize("way", ["-I", "-E", "unset PYTHONPATH"])
 def test_what_hides_from_it_leaves_no_trace(cold: Run, way: str) -> None:
-    hidden = {"arguments": [way, "train.py"]} if way.startswith("-") else {"without": ["PYTHONPATH"]}
+    hidden = (
+        {"arguments": [way, "train.py"]} if way.startswith("-") else {"without": ["PYTHONPATH"]}
+    )
     assert cold("import sys; print(sys.path)", **hidden).traces == []
 
 
@@ -167,13 +202,18 @@ SITE = "import builtins, sys\nbuiltins.chained = __file__\nsys.path.append('/add
 
 
 @pytest.mark.parametrize("where", ["PYTHONPATH", "site-packages"])
-def test_the_sitecustomize_that_was_there_runs(cold: Run, job_python: Path, tmp_path: Path, where: str) -> None:
+def test_the_sitecustomize_that_was_there_runs(
+    cold: Run, job_python: Path, tmp_path: Path, where: str
+) -> None:
     """So does usercustomize; sys.path is what it would be without us."""
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "usercustomize.py").write_text("import builtins\nbuiltins.user_chained = True\n")
     (folder / "sitecustomize.py").write_text(SITE)
-    code = "import sys, json, sitecustomize\nprint(json.dumps([chained, sitecustomize.__file__, USER, sys.path]))"
+    code = (
+        "import sys, json, sitecustomize\nprint(json.dumps([chained, sitecustomize.__file__, "
+        "USER, sys.path]))"
+    )
     packages = {"PYTHONPATH": str(folder)}
     python = "sys._base_executable"  # a venv has no usercustomize
     if where == "site-packages":
@@ -181,7 +221,9 @@ def test_the_sitecustomize_that_was_there_runs(cold: Run, job_python: Path, tmp_
         python = repr(str(tmp_path / "venv/bin/python"))
         (installed,) = (tmp_path / "venv/lib").glob("python*/site-packages")
         (folder / "sitecustomize.py").rename(installed / "sitecustomize.py")
-        found = subprocess.run([tmp_path / "venv/bin/python", "-c", "import builtins; builtins.chained"], check=False)
+        found = subprocess.run(
+            [tmp_path / "venv/bin/python", "-c", "import builtins; builtins.chained"], check=False
+        )
         if found.returncode:
             pytest.skip("this Python has a sitecustomize of its own, which goes before")
         folder, packages = installed, {}
@@ -219,17 +261,20 @@ HABITS = {
     "no launcher of torch's, which needs importlib_metadata on Python 3.9": (
         "import sys\nsys.modules['torch.distributed.elastic.rendezvous.registry'] = None\n" + TRAIN
     ),
-    "reload": "import importlib, torch.version, torch\n" + TRAIN + "importlib.reload(torch.version)\n",
+    "reload": "import importlib, torch.version, torch\n"
+    + TRAIN
+    + "importlib.reload(torch.version)\n",
     "a finder of its own, which asks no other": (
         "import sys, importlib.machinery as machinery\n"
-        "sys.meta_path.insert(0, type('Finder', (), {'find_spec': machinery.PathFinder.find_spec}))\n" + TRAIN
+        "sys.meta_path.insert(0, type('Finder', (), {'find_spec': "
+        "machinery.PathFinder.find_spec}))\n" + TRAIN
     ),
     "another folder, no environment, no path": (
-        "import os, sys\nos.chdir('/')\nsys.path[:] = [e for e in sys.path if e]\nos.environ.clear()\n"
-        + TRAIN
-        + "os.environ.clear()\n"
+        "import os, sys\nos.chdir('/')\nsys.path[:] = [e for e in sys.path if "
+        "e]\nos.environ.clear()\n" + TRAIN + "os.environ.clear()\n"
     ),
-    "threads": TRAIN + "thread = threading.Thread(target=step); thread.start(); thread.join(); step()\nsys.exit()\n",
+    "threads": TRAIN
+    + "thread = threading.Thread(target=step); thread.start(); thread.join(); step()\nsys.exit()\n",
     "its own memory history": (
         TRAIN + "torch.cuda.memory._record_memory_history(max_entries=1)\nstep()\n"
         "torch.cuda.memory._record_memory_history(enabled=None)\nstep()\n"
@@ -252,7 +297,9 @@ def test_habits_of_scripts_do_not_disturb_it(run: Run, cold: Run, habit: str) ->
     assert (trace.state, trace.error) == ("exit", None)
     assert trace.steps >= 2
     assert trace.marks[-1].allocations <= len(trace.allocations)
-    assert [a.category for a in trace.allocations].count(Category.OPT) == 4  # so the tags met their allocations
+    assert [a.category for a in trace.allocations].count(
+        Category.OPT
+    ) == 4  # so the tags met their allocations
     assert exact(trace)
 
 
@@ -268,7 +315,9 @@ def test_the_peaks_between_resets_are_those_that_the_script_reads(run: Run) -> N
     )
     read = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()]
     assert read[1] == (20 << 20, 40 << 20)
-    *found, since_the_last = [(each["allocated_bytes"], each["reserved_bytes"]) for each in ran.trace.between_resets]
+    *found, since_the_last = [
+        (each["allocated_bytes"], each["reserved_bytes"]) for each in ran.trace.between_resets
+    ]
     assert (found, since_the_last) == (read, (0, 30 << 20))
 
 
@@ -291,7 +340,8 @@ def test_the_first_values_of_a_large_weight_on_the_host_are_not_drawn(run: Run) 
         "import torch\n"
         "for side in (1025, 65):\n"
         "    weight = torch.full((side, side), float('nan'))[1:]\n"
-        "    for draw in (torch.nn.init.trunc_normal_, torch.nn.init.xavier_uniform_, torch.nn.init.kaiming_normal_):\n"
+        "    for draw in (torch.nn.init.trunc_normal_, torch.nn.init.xavier_uniform_, "
+        "torch.nn.init.kaiming_normal_):\n"
         "        print(draw(weight) is weight, bool(weight.any()))\n"
     )
     assert ran.stdout.splitlines() == ["True False"] * 3 + ["True True"] * 3
@@ -309,7 +359,8 @@ def test_large_weights_on_the_host_are_not_converted_copied_or_read_but_small_on
         "    module.weight = torch.nn.Parameter(weight)\n"
         "    cast = [weight.to(torch.bfloat16), weight.half(), weight.to('cpu', torch.half)]\n"
         "    cast.append(module.bfloat16().weight)\n"
-        "    print(*[int(each.max()) for each in cast], *{str(each.shape) for each in cast}, cast[0].dtype)\n"
+        "    print(*[int(each.max()) for each in cast], *{str(each.shape) for each in cast}, "
+        "cast[0].dtype)\n"
         "    other = torch.nn.Parameter(torch.ones(side, side, dtype=dtype))\n"
         "    with torch.no_grad():\n"
         "        print(other.copy_(weight) is other, int(other.max()))\n"
@@ -330,8 +381,11 @@ def test_large_weights_on_the_host_are_not_converted_copied_or_read_but_small_on
 
 
 @pytest.mark.parametrize("leave", ["each.cuda()", "each.to('cuda')", "gpu.copy_(each)"])
-def test_host_memory_is_what_weights_take_there_in_the_job(run: Run, tmp_path: Path, leave: str) -> None:
-    """Drawn or not, and in whatever way they go to the GPU; a file that is mapped is no memory of the process."""
+def test_host_memory_is_what_weights_take_there_in_the_job(
+    run: Run, tmp_path: Path, leave: str
+) -> None:
+    """Drawn or not, and in whatever way they go to the GPU; a file that is mapped is no memory of
+    the process."""
     ran = run(
         "import mmap, torch\n"
         "with open('weights', 'wb+') as file:\n"
@@ -347,15 +401,27 @@ def test_host_memory_is_what_weights_take_there_in_the_job(run: Run, tmp_path: P
 
 
 @pytest.mark.parametrize(("said", "nodes"), [("2", 2), ("1-2", 1), ("", 1)])
-def test_the_number_of_nodes_is_what_is_said_where_that_is_a_number(run: Run, said: str, nodes: int) -> None:
-    assert run("import torch\ntorch.zeros(1, device='cuda')\n", SLURM_NNODES=said).trace.nodes == nodes
+def test_the_number_of_nodes_is_what_is_said_where_that_is_a_number(
+    run: Run, said: str, nodes: int
+) -> None:
+    assert (
+        run("import torch\ntorch.zeros(1, device='cuda')\n", SLURM_NNODES=said).trace.nodes == nodes
+    )
 
 
 RAISED = {
     "in a library": ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name", 3),
     "in torch": ("def load():\n    torch.load('no.pt')\nload()", "FileNotFoundError: ", 3),
-    "without words": ("assert torch.__version__ == '0'", "AssertionError: assert torch.__version__ == '0' (", 2),
-    "by argparse": ("import argparse\nargparse.ArgumentParser().parse_args(['--x'])", "SystemExit: 2 (", 3),
+    "without words": (
+        "assert torch.__version__ == '0'",
+        "AssertionError: assert torch.__version__ == '0' (",
+        2,
+    ),
+    "by argparse": (
+        "import argparse\nargparse.ArgumentParser().parse_args(['--x'])",
+        "SystemExit: 2 (",
+        3,
+    ),
 }
 
 
@@ -379,10 +445,14 @@ torch.cuda.memory._snapshot = once_wrong
 """
 
 
-@pytest.mark.parametrize("before", ["", CONFUSED], ids=["killed", "killed, and one look went wrong"])
+@pytest.mark.parametrize(
+    "before", ["", CONFUSED], ids=["killed", "killed, and one look went wrong"]
+)
 def test_what_is_on_the_gpu_is_in_the_trace_soon(run: Run, before: str) -> None:
     """A process that is killed leaves it, whatever holds its interpreter until then."""
-    (trace,) = run(f"import os, signal, time, torch\n{before}\nx = torch.ones(5 << 20).cuda()\n{KILLED}").used
+    (trace,) = run(
+        f"import os, signal, time, torch\n{before}\nx = torch.ones(5 << 20).cuda()\n{KILLED}"
+    ).used
     assert (trace.state, trace.allocations[0].size) == ("running", 20 << 20)
 
 
@@ -414,7 +484,10 @@ step()
 
 
 def test_the_loader_of_torch_is_its_own_afterwards(cold: Run) -> None:
-    code = "import torch, inspect, json; print(json.dumps([type(torch.__loader__).__name__, inspect.getfile(torch)]))"
+    code = (
+        "import torch, inspect, json; print(json.dumps([type(torch.__loader__).__name__, "
+        "inspect.getfile(torch)]))"
+    )
     name, file = cold(code).out
     assert name == "SourceFileLoader"
     assert file.endswith("torch/__init__.py")
@@ -424,9 +497,12 @@ _LOOP = "model.eval()\nfor _ in torch.utils.data.DataLoader(list(range(9))): "
 
 
 @pytest.mark.parametrize(
-    ("after", "fails"), [("model.eval(); model.train()", True), (_LOOP + "break", True), (_LOOP + "pass", False)]
+    ("after", "fails"),
+    [("model.eval(); model.train()", True), (_LOOP + "break", True), (_LOOP + "pass", False)],
 )
-def test_a_script_that_swallows_its_error_before_any_step_has_failed(run: Run, after: str, fails: bool) -> None:
+def test_a_script_that_swallows_its_error_before_any_step_has_failed(
+    run: Run, after: str, fails: bool
+) -> None:
     code = "try:\n    raise AssertionError\nexcept AssertionError:\n    print('logged')\n"
     error = run(TRAIN + code + after, seconds=HANG_SECONDS).trace.error
     assert (error is not None) == fails
@@ -442,23 +518,37 @@ def test_a_script_that_ends_in_peace_without_a_step_has_none_to_make(cold: Run, 
     assert (trace.error, [noted.code for noted in trace.doubts]) == (None, ["never-stepped"])
 
 
-JOIN = "import os, torch\ntorch.distributed.init_process_group('nccl', init_method='env://', rank=0, world_size=2)"
+JOIN = (
+    "import os, torch\ntorch.distributed.init_process_group('nccl', init_method='env://', "
+    "rank=0, world_size=2)"
+)
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"), [("MASTER_ADDR", JOIN), ("LOCAL_RANK", "import os, torch\nos.environ['LOCAL_RANK']")]
+    ("asked", "code"),
+    [("MASTER_ADDR", JOIN), ("LOCAL_RANK", "import os, torch\nos.environ['LOCAL_RANK']")],
 )
 def test_what_slurm_does_not_set_is_named_with_what_to_do(run: Run, asked: str, code: str) -> None:
     error = run(code, SLURM_PROCID="0").trace.error
     assert error is not None
-    assert error.startswith(f"{asked} is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT")
+    assert error.startswith(
+        f"{asked} is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT"
+    )
     assert "or start it with torchrun" in error
 
 
-def test_a_module_that_is_missing_is_named_though_another_error_was_raised_from_it(run: Run) -> None:
-    lazy = "try:\n  import nowhere\nexcept ImportError as error:\n  raise RuntimeError('no Model') from error"
+def test_a_module_that_is_missing_is_named_though_another_error_was_raised_from_it(
+    run: Run,
+) -> None:
+    lazy = (
+        "try:\n  import nowhere\nexcept ImportError as error:\n  raise RuntimeError('no Model') "
+        "from error"
+    )
     error = run(f"import torch\n{lazy}").trace.error
-    assert error == "RuntimeError: no Model: ModuleNotFoundError: No module named 'nowhere' (train.py:5)"
+    assert (
+        error
+        == "RuntimeError: no Model: ModuleNotFoundError: No module named 'nowhere' (train.py:5)"
+    )
 
 
 def test_checkpoints_that_would_fill_the_disk_of_a_dry_run_are_holes(run: Run) -> None:
@@ -559,16 +649,23 @@ assert not [each for each in os.listdir() if each.endswith(".part")]
 @pytest.mark.parametrize(
     ("asked", "option"), [("SLURM_NTASKS", "--ntasks"), ("SLURM_CPUS_PER_TASK", "--cpus-per-task")]
 )
-def test_what_slurm_sets_where_a_job_asks_is_named_with_the_option(run: Run, asked: str, option: str) -> None:
+def test_what_slurm_sets_where_a_job_asks_is_named_with_the_option(
+    run: Run, asked: str, option: str
+) -> None:
     error = run(f"import os, torch\nint(os.environ['{asked}'])", SLURM_PROCID="0").trace.error
-    assert error == f"{asked} is not set: Slurm does that only where the job says {option} (train.py:2)"
+    assert (
+        error
+        == f"{asked} is not set: Slurm does that only where the job says {option} (train.py:2)"
+    )
 
 
 def test_without_slurm_a_variable_that_is_not_set_is_python_s_error(run: Run) -> None:
-    assert run("import os, torch\nos.environ['RANK']").trace.error == "KeyError: 'RANK' (train.py:2)"
+    assert (
+        run("import os, torch\nos.environ['RANK']").trace.error == "KeyError: 'RANK' (train.py:2)"
+    )
 
 
-# -- children ----------------------------------------------------------------------------------------------------------
+# -- children --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -581,7 +678,9 @@ if __name__ == "__main__":
         step()
 """
     train = TRAIN
-    if method == "spawn":  # the workers import this file again: nothing of it may touch the GPU there
+    if (
+        method == "spawn"
+    ):  # the workers import this file again: nothing of it may touch the GPU there
         train = TRAIN.replace("\nmodel", "\nif __name__ == '__main__':\n  model").replace(
             "\noptimizer", "\n  optimizer"
         )
@@ -633,16 +732,22 @@ while True: step()
     assert run(TRAIN + code, seconds=60, **{TICK: "1"}).trace.state == "steady"
 
 
-# -- steps -------------------------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------
 
 LOSS = "model(torch.randn(32, 256, device='cuda')).sum()"
 COUNTED = {
     "SGD": (
-        f"o = torch.optim.SGD(model.parameters(), momentum=0.9)\nfor _ in range(5): {LOSS}.backward(); o.step()",
+        (
+            "o = torch.optim.SGD(model.parameters(), momentum=0.9)\nfor _ in range(5): "
+            f"{LOSS}.backward(); o.step()"
+        ),
         5,
     ),
     "fused AdamW": (
-        f"o = torch.optim.AdamW(model.parameters(), fused=True)\nfor _ in range(5): {LOSS}.backward(); o.step()",
+        (
+            "o = torch.optim.AdamW(model.parameters(), fused=True)\nfor _ in range(5): "
+            f"{LOSS}.backward(); o.step()"
+        ),
         5,
     ),
     "capturable AdamW": (
@@ -654,7 +759,9 @@ COUNTED = {
     ),
     "a closure": (
         "o = torch.optim.LBFGS(model.parameters(), max_iter=2)\n"
-        "def closure():\n    o.zero_grad()\n    loss = " + LOSS + "\n    loss.backward()\n    return loss\n"
+        "def closure():\n    o.zero_grad()\n    loss = "
+        + LOSS
+        + "\n    loss.backward()\n    return loss\n"
         "for _ in range(4): o.step(closure)",
         4,
     ),
@@ -666,19 +773,26 @@ COUNTED = {
         3,
     ),
     "gradient accumulation": (
-        f"for i in range(12):\n    {LOSS}.backward()\n    if i % 4 == 3: optimizer.step(); optimizer.zero_grad()",
+        (
+            f"for i in range(12):\n    {LOSS}.backward()\n    if i % 4 == 3: optimizer.step(); "
+            "optimizer.zero_grad()"
+        ),
         3,
     ),
     "two networks in turn": (
         (
-            "other = torch.nn.Linear(9, 9).cuda()\nsecond = torch.optim.SGD(other.parameters(), lr=0.1)\n"
+            "other = torch.nn.Linear(9, 9).cuda()\nsecond = torch.optim.SGD(other.parameters(), "
+            "lr=0.1)\n"
             "for i in range(6):\n    step()\n    if i % 3 == 2:\n"
             "        other(torch.ones(1, 9, device='cuda')).sum().backward(); second.step()"
         ),
         6,
     ),
     "an optimizer for each step": (
-        f"for _ in range(4):\n    {LOSS}.backward()\n    torch.optim.SGD(model.parameters(), lr=0.1).step()",
+        (
+            f"for _ in range(4):\n    {LOSS}.backward()\n    torch.optim.SGD(model.parameters(), "
+            "lr=0.1).step()"
+        ),
         4,
     ),
     "an optimizer for each parameter": (
@@ -689,7 +803,10 @@ COUNTED = {
         4,
     ),
     "a compiled step": (
-        f"compiled = torch.compile(optimizer.step, backend='eager')\nfor _ in range(3): {LOSS}.backward(); compiled()",
+        (
+            "compiled = torch.compile(optimizer.step, backend='eager')\nfor _ in range(3): "
+            f"{LOSS}.backward(); compiled()"
+        ),
         3,
     ),
     "a compiled model": (
@@ -715,7 +832,8 @@ def test_a_run_whose_steps_repeat_ends_as_steady(run: Run) -> None:
 
 
 def test_an_optimizer_that_steps_seldom_is_waited_for(run: Run) -> None:
-    """A GAN's generator, which steps once in many steps of the critic: its first step makes the peak."""
+    """A GAN's generator, which steps once in many steps of the critic: its first step makes the
+    peak."""
     code = """
 large = torch.nn.Linear(2048, 2048).cuda()
 seldom = torch.optim.AdamW(large.parameters())
@@ -767,7 +885,7 @@ while not is_over(): torch.empty(512, device='cuda')
     assert len(trace.allocations) < 200_000
 
 
-# -- what the bytes are ------------------------------------------------------------------------------------------------
+# -- what the bytes are ----------------------------------------------------------------------------
 
 TAGGED = """
 import json, torch
@@ -812,7 +930,7 @@ def test_categories_hold_the_bytes_that_the_script_counts(run: Run, optimizer: s
     assert counted == ran.out
 
 
-# -- the replay is the run ---------------------------------------------------------------------------------------------
+# -- the replay is the run -------------------------------------------------------------------------
 
 
 def exact(trace: Trace) -> bool:
@@ -890,7 +1008,10 @@ JOBS = {
     "empty_cache in the loop": (TRANSFORMER.replace("IN_LOOP", "torch.cuda.empty_cache()"), ""),
     "streams": (STREAMS.replace("RECORD", ""), ""),
     "record_stream": (STREAMS.replace("RECORD", "x.record_stream(streams[i % 3])"), ""),
-    "expandable segments": (TRANSFORMER.replace("IN_LOOP", "torch.cuda.empty_cache()"), "expandable_segments:True"),
+    "expandable segments": (
+        TRANSFORMER.replace("IN_LOOP", "torch.cuda.empty_cache()"),
+        "expandable_segments:True",
+    ),
     "expandable segments on streams": (STREAMS.replace("RECORD", ""), "expandable_segments:True"),
     "max_split_size": (CONVOLUTIONS.replace("16, 3", "256, 3"), "max_split_size_mb:128"),
     "rounding": (CONVOLUTIONS, "roundup_power2_divisions:4"),
@@ -911,7 +1032,9 @@ OTHERS = pytest.mark.slow(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("job", some_each_time(JOBS, ("a transformer", "empty_cache in the loop"), OTHERS))
+@pytest.mark.parametrize(
+    "job", some_each_time(JOBS, ("a transformer", "empty_cache in the loop"), OTHERS)
+)
 def test_the_replay_of_a_trace_has_the_peaks_of_the_run(run: Run, job: str) -> None:
     code, settings = JOBS[job]
     ran = run(code, PYTORCH_CUDA_ALLOC_CONF=settings)
@@ -948,7 +1071,9 @@ def test_memory_used_on_other_streams_is_a_doubt(run: Run, record: str) -> None:
 
 
 @pytest.mark.parametrize("collector", ["", "gc.disable(); "])
-def test_memory_that_the_garbage_collector_frees_of_its_own_accord_is_a_doubt(run: Run, collector: str) -> None:
+def test_memory_that_the_garbage_collector_frees_of_its_own_accord_is_a_doubt(
+    run: Run, collector: str
+) -> None:
     code = f"""
 import gc, torch
 {collector}cycle = [torch.empty(100 << 20, device="cuda")]
@@ -989,9 +1114,12 @@ def test_pools_of_cuda_graphs_are_kept_apart_in_a_replay(run: Run) -> None:
     assert exact(trace)
 
 
-@pytest.mark.parametrize("first", ["pass", "torch.cuda.is_available(); os.environ['CUDA_VISIBLE_DEVICES'] = '0'"])
+@pytest.mark.parametrize(
+    "first", ["pass", "torch.cuda.is_available(); os.environ['CUDA_VISIBLE_DEVICES'] = '0'"]
+)
 def test_each_device_has_its_own_trace(run: Run, first: str) -> None:
-    """A script that chooses one when CUDA has counted them has both all the same, whatever torch.cuda says then."""
+    """A script that chooses one when CUDA has counted them has both all the same, whatever
+    torch.cuda says then."""
     code = (
         f"import os, torch; {first}"
         """
@@ -1008,7 +1136,10 @@ for _ in range(3):
     assert other.recorded["allocated_bytes"] > 400e6 > one.recorded["allocated_bytes"]
     for trace in (one, other):
         assert exact(trace)
-        assert [a.size for a in trace.allocations if a.category is Category.PARAM] == [256 * 256 * 4, 256 * 4]
+        assert [a.size for a in trace.allocations if a.category is Category.PARAM] == [
+            256 * 256 * 4,
+            256 * 4,
+        ]
         assert len([a for a in trace.allocations if a.category is Category.OPT]) == 2
 
 

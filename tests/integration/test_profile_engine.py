@@ -1,8 +1,9 @@
-"""The profile engine with a real torch: unmodified scripts that say "cuda", redirected to the CPU and profiled.
+"""The profile engine with a real torch: unmodified scripts that say "cuda", redirected to the CPU
+and profiled.
 
-A CUDA build runs them as a CPU build does (it loads the stand-in libraries, and never uses them), so the Python of
-XMEM_TEST_PYTHON will do; XMEM_TEST_CPU_PYTHON may name one with a CPU build, which is then taken in its place.
-"""
+A CUDA build runs them as a CPU build does (it loads the stand-in libraries, and never uses them),
+so the Python of XMEM_TEST_PYTHON will do; XMEM_TEST_CPU_PYTHON may name one with a CPU build, which
+is then taken in its place."""
 
 import os
 import re
@@ -37,10 +38,15 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with torch"),
     pytest.mark.slow(covers=["xmem_slurm/profile/*", "xmem_slurm/probe/*cpu*"]),
 ]
-of_cpu_build = pytest.mark.skipif(not CPU_PYTHON, reason="XMEM_TEST_CPU_PYTHON names no Python with a CPU build")
-of_cuda_build = pytest.mark.skipif(bool(CPU_PYTHON), reason="a CPU build has no CUDA libraries to ask")
+of_cpu_build = pytest.mark.skipif(
+    not CPU_PYTHON, reason="XMEM_TEST_CPU_PYTHON names no Python with a CPU build"
+)
+of_cuda_build = pytest.mark.skipif(
+    bool(CPU_PYTHON), reason="a CPU build has no CUDA libraries to ask"
+)
 KEEPS_LIBRARY_WORKSPACES = (2, 9)
-"""The first release that keeps cublasLt's workspace: with it, all allocations are those of the recordings."""
+"""The first release that keeps cublasLt's workspace: with it, all allocations are those of the
+recordings."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +69,18 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def cold(tmp_path: Path) -> Run:
-    """For cuDNN's operators, which are told by two clocks of the profiler's: set at the import, they drift apart."""
+    """For cuDNN's operators, which are told by two clocks of the profiler's: set at the import,
+    they drift apart."""
     return runs(PYTHON, tmp_path)
 
 
 def runs(python: str | Path, folder: Path) -> Run:
-    def run(*arguments: str, engine: str = "profile", seconds: float | None = SECONDS, **environment: str) -> Ran:
+    def run(
+        *arguments: str,
+        engine: str = "profile",
+        seconds: float | None = SECONDS,
+        **environment: str,
+    ) -> Ran:
         traces = folder / "traces"
         traces.mkdir()
         deadline = {} if seconds is None else {"XMEM_DEADLINE": str(time.monotonic() + seconds)}
@@ -103,13 +115,17 @@ def script(run: Run, text: str) -> Ran:
 
 @pytest.mark.parametrize("engine", ["profile", pytest.param("auto", marks=of_cpu_build)])
 def test_a_job_that_says_cuda_runs_and_its_peak_is_the_recorded_ones(run: Run, engine: str) -> None:
-    """The recording beside it was made by another run; memory does not depend on the values, so all must agree."""
+    """The recording beside it was made by another run; memory does not depend on the values, so all
+    must agree."""
     ran = run(str(JOB), "mlp", "Adam", "start", engine=engine)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert (ran.trace.state, ran.trace.steps) == ("steady", 3)
     recorded = orchestrate(recording.read(JOB.parent / "mlp-Adam-start.profile.gz"))
     assert replay(ran.trace).peak_reserved_bytes == replay(recorded).peak_reserved_bytes
-    if tuple(int(part) for part in ran.trace.torch_version.split(".")[:2]) >= KEEPS_LIBRARY_WORKSPACES:
+    if (
+        tuple(int(part) for part in ran.trace.torch_version.split(".")[:2])
+        >= KEEPS_LIBRARY_WORKSPACES
+    ):
         assert [a.size for a in ran.trace.allocations] == [a.size for a in recorded.allocations]
 
 
@@ -246,7 +262,11 @@ assert torch.ones(2).is_cuda
 
 
 def test_an_evaluation_without_a_step_is_recorded_to_its_end(run: Run) -> None:
-    ran = script(run, 'with torch.no_grad(): torch.nn.Linear(256, 256).cuda()(torch.ones(64, 256, device="cuda"))')
+    ran = script(
+        run,
+        "with torch.no_grad(): torch.nn.Linear(256, 256).cuda()(torch.ones(64, 256, "
+        'device="cuda"))',
+    )
     assert (ran.trace.state, ran.trace.steps) == ("exit", 0)
     sizes = [a.size for a in ran.trace.allocations]
     assert sizes.count(4 * 256 * 256) == 1
@@ -254,14 +274,17 @@ def test_an_evaluation_without_a_step_is_recorded_to_its_end(run: Run) -> None:
 
 
 def test_a_model_that_is_trained_before_the_script_uses_its_gpu_is_none_of_ours(run: Run) -> None:
-    ran = script(run, 'torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward(); torch.ones(8, device="cuda")')
+    ran = script(
+        run,
+        'torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward(); torch.ones(8, device="cuda")',
+    )
     assert [a.size for a in ran.trace.allocations] == [32]
 
 
 @of_cuda_build
 def test_convolutions_take_a_gpus_workspaces(cold: Run) -> None:
-    """Without cuDNN it is known: one image's columns, channels x kernel x output, as `slow_conv2d_forward` has it
-    (aten/src/ATen/native/cuda/ConvolutionMM2d.cu)."""
+    """Without cuDNN it is known: one image's columns, channels x kernel x output, as
+    `slow_conv2d_forward` has it (aten/src/ATen/native/cuda/ConvolutionMM2d.cu)."""
     ran = script(
         cold,
         """
@@ -270,13 +293,16 @@ images = torch.ones(2, 8, 34, 34, device="cuda")
 torch.nn.Conv2d(8, 8, 3).cuda()(images).square().sum().backward()
 """,
     )
-    assert [a.size for a in ran.trace.allocations].count(4 * 8 * 9 * 32 * 32) == 2, "forward, gradient of the weights"
+    assert [a.size for a in ran.trace.allocations].count(4 * 8 * 9 * 32 * 32) == 2, (
+        "forward, gradient of the weights"
+    )
     assert [doubt.code for doubt in ran.trace.doubts] == ["profile-engine"]
 
 
 @of_cuda_build
 def test_batch_norm_is_a_doubt_in_channels_last_alone(cold: Run) -> None:
-    """As on the stand-ins: Note [Batch norm's scratch] in device/src/libraries/cudnn_batchnorm.c."""
+    """As on the stand-ins: Note [Batch norm's scratch] in
+    device/src/libraries/cudnn_batchnorm.c."""
     ran = script(
         cold,
         """
@@ -286,7 +312,9 @@ norm(images)
 norm(images.to(memory_format=torch.channels_last))
 """,
     )
-    doubts = {doubt.detail: doubt.count for doubt in ran.trace.doubts if doubt.code == "cudnn-batchnorm"}
+    doubts = {
+        doubt.detail: doubt.count for doubt in ran.trace.doubts if doubt.code == "cudnn-batchnorm"
+    }
     assert doubts["cudnnGetBatchNormalizationTrainingExReserveSpaceSize"] == 1
 
 
@@ -297,7 +325,8 @@ def test_the_scripts_own_error_is_in_the_trace(run: Run) -> None:
 
 
 def test_what_is_too_large_is_refused_before_it_is_run(run: Run) -> None:
-    """At the first forward pass: the weights are there, gradients and two moments are still to come."""
+    """At the first forward pass: the weights are there, gradients and two moments are still to
+    come."""
     large = """
 import torch
 model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
@@ -324,7 +353,9 @@ print("backward done")
     ran = run("-c", large, XMEM_PROFILE_MEMORY_BYTES=str(16_000_000_000))
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.trace.error is not None
-    needs = re.search(r"it needs about (\d+) GB and (\d+) (s|minutes) here, and has ", ran.trace.error)
+    needs = re.search(
+        r"it needs about (\d+) GB and (\d+) (s|minutes) here, and has ", ran.trace.error
+    )
     assert needs is not None, ran.trace.error
     assert 19 <= int(needs[1]) <= 24
 
@@ -356,8 +387,15 @@ for step in range({steps}):
 os.kill(os.getpid(), signal.SIGTERM)
 """
     trace = run("-c", code, seconds=100.0).trace
-    late = "too large to be run on this machine's CPU: it was at optimizer step 2 when the time was spent"
-    assert (trace.state, trace.error, trace.steps) == ("signal", late if steps == 1 else None, 0 if steps == 1 else 2)
+    late = (
+        "too large to be run on this machine's CPU: it was at optimizer step 2 when the time "
+        "was spent"
+    )
+    assert (trace.state, trace.error, trace.steps) == (
+        "signal",
+        late if steps == 1 else None,
+        0 if steps == 1 else 2,
+    )
 
 
 def test_two_steps_are_an_answer_where_there_is_no_time_for_a_third(run: Run) -> None:
@@ -386,4 +424,8 @@ def test_a_dry_run_of_a_job_takes_this_engine_by_itself_and_says_so() -> None:
     assert Doubt.PROFILE_ENGINE.sentence in found.reasons
     assert found.largest.replay.peak_reserved_bytes == 48_234_496
     with pytest.raises(NoEstimate, match="is not a CUDA build"):
-        estimate(runner.run(DryRunOrder(job, RTX_3060, budget, engine="device")).traces, "rtx-3060", RTX_3060)
+        estimate(
+            runner.run(DryRunOrder(job, RTX_3060, budget, engine="device")).traces,
+            "rtx-3060",
+            RTX_3060,
+        )

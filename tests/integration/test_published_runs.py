@@ -25,17 +25,25 @@ def rows_like(tmp_path: Path, *changes: dict[str, str]) -> list[published_rows.R
     return published_rows.read(tmp_path / "rows.csv")
 
 
-def test_rows_are_estimated_once_and_an_unknown_one_says_why(tmp_path: Path, job_python: Path) -> None:
+def test_rows_are_estimated_once_and_an_unknown_one_says_why(
+    tmp_path: Path, job_python: Path
+) -> None:
     known = {"model": "MobeNetV3Small", "batch_size": "8", "ground_bytes": str(180 << 20)}
-    rows = rows_like(tmp_path, known, {"model": "nobody/llm-9b"}, {**known, "gpu": "NVIDIA Riva 128"})
+    rows = rows_like(
+        tmp_path, known, {"model": "nobody/llm-9b"}, {**known, "gpu": "NVIDIA Riva 128"}
+    )
     path = tmp_path / "out" / "results.jsonl"
-    ran = [result for _, result in published_dry_runs.run_missing(rows, str(job_python), path, jobs=1)]
+    ran = [
+        result for _, result in published_dry_runs.run_missing(rows, str(job_python), path, jobs=1)
+    ]
     estimated, unknown, no_card = ran
     parameters = 1_528_106 * 4  # of mobilenet_v3_small with 10 classes
     assert estimated.reason is None
     assert estimated.gpu == "rtx-3060"
     assert estimated.steps == 3
-    assert 2 * parameters < estimated.peak_allocated_bytes <= estimated.peak_reserved_bytes < 400 << 20
+    assert (
+        2 * parameters < estimated.peak_allocated_bytes <= estimated.peak_reserved_bytes < 400 << 20
+    )
     assert "cudnn-plan" in estimated.doubts
     assert unknown.reason is not None
     assert "nobody/llm-9b: no model of torchvision and none of" in unknown.reason

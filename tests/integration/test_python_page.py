@@ -1,4 +1,5 @@
-"""Each block of Python on the page about it runs, one after the other, as in a notebook; and so does the notebook."""
+"""Each block of Python on the page about it runs, one after the other, as in a notebook; and so
+does the notebook."""
 
 import json
 import os
@@ -13,7 +14,10 @@ from tests.conftest import TRAIN, write_job
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int)\nN = p.parse_args()"
+OPTION = (
+    "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', "
+    "type=int)\nN = p.parse_args()"
+)
 
 
 @pytest.mark.torch
@@ -50,7 +54,8 @@ for cell in json.load(open(sys.argv[1]))["cells"]:
         if hasattr(shown, "_repr_html_"):
             print(shown._repr_html_()[:14])
 """
-"""Runs the code cells, and shows the value of a cell's last line, as Jupyter does; which is no part of the tests."""
+"""Runs the code cells, and shows the value of a cell's last line, as Jupyter does; which is no part
+of the tests."""
 
 
 @pytest.mark.torch
@@ -60,10 +65,20 @@ def test_the_notebook_runs(job_python: Path, tmp_path: Path) -> None:
     assert all(cell.get("outputs", []) == [] for cell in json.loads(notebook.read_text())["cells"])
     environ = {**os.environ, "PATH": os.pathsep.join([str(job_python.parent), os.environ["PATH"]])}
     run = [sys.executable, "-c", AS_JUPYTER, notebook]
-    done = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        run, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "<iframe srcdoc" in done.stdout
-    needed = re.findall(r"--batch-size (\d+)( --amp)? +([\d.]+) (\w+) of GPU memory needed", done.stdout)
-    assert [(batch, amp) for batch, amp, _, _ in needed] == [("32", ""), ("64", ""), ("64", " --amp")]
-    less, more, mixed = (float(size) * (1024 if unit == "GiB" else 1) for _, _, size, unit in needed)
+    needed = re.findall(
+        r"--batch-size (\d+)( --amp)? +([\d.]+) (\w+) of GPU memory needed", done.stdout
+    )
+    assert [(batch, amp) for batch, amp, _, _ in needed] == [
+        ("32", ""),
+        ("64", ""),
+        ("64", " --amp"),
+    ]
+    less, more, mixed = (
+        float(size) * (1024 if unit == "GiB" else 1) for _, _, size, unit in needed
+    )
     assert less < more > mixed

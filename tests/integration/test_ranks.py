@@ -1,4 +1,5 @@
-"""Rank 0 of four in one process allocates what rank 0 of four processes allocates, and what starts ranks starts one."""
+"""Rank 0 of four in one process allocates what rank 0 of four processes allocates, and what starts
+ranks starts one."""
 
 import json
 import os
@@ -168,8 +169,19 @@ print("OUT " + json.dumps(found))
 sys.stdout.flush()
 os._exit(0)
 """
-SAVED = [f"{way}, {state}" for way in ("FSDP1", "FSDP2") for state in ("the whole state", "its shards")]
-WAYS = ("DDP", "DDP and ZeRO-1", "FSDP1", "FSDP1, offloaded", "FSDP2", "FSDP2, offloaded", "TP", "FSDP2 and TP")
+SAVED = [
+    f"{way}, {state}" for way in ("FSDP1", "FSDP2") for state in ("the whole state", "its shards")
+]
+WAYS = (
+    "DDP",
+    "DDP and ZeRO-1",
+    "FSDP1",
+    "FSDP1, offloaded",
+    "FSDP2",
+    "FSDP2, offloaded",
+    "TP",
+    "FSDP2 and TP",
+)
 
 
 def ranked(rank: int, port: int) -> dict[str, str]:
@@ -190,8 +202,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(command: list[str | Path], environ: dict[str, str], folder: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(command, env=environ, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def start(
+    command: list[str | Path], environ: dict[str, str], folder: Path
+) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command, env=environ, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def output(process: "subprocess.Popen[str]") -> dict[str, dict[str, int]]:
@@ -213,18 +229,27 @@ def alone(warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def stand_ins(python: Path) -> dict[str, str]:
     """Return the variables with which a process has stand-in GPUs, and nothing else of ours."""
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    torch = subprocess.run(
+        [python, "-c", find], capture_output=True, text=True, check=True
+    ).stdout.strip()
     shown = gpu_environment.environment(H100, RANKS, CACHE, None)
     shown = {name: value for name, value in shown.items() if name.startswith("XMEM_DEVICE_")}
     return shown | {"STAND_INS": str(build(Path(torch), CACHE))}
 
 
 @pytest.fixture(scope="module")
-def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, int]]]:
-    """What each of four processes says that meet through torch's own TCPStore, without the probe."""
+def together(
+    job_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, dict[str, int]]]:
+    """What each of four processes says that meet through torch's own TCPStore, without the
+    probe."""
     folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(job_python)
     ranks = [
-        start([job_python, "-c", WITHOUT_PROBE + TRAIN, folder / "checkpoint"], ranked(rank, port) | shown, folder)
+        start(
+            [job_python, "-c", WITHOUT_PROBE + TRAIN, folder / "checkpoint"],
+            ranked(rank, port) | shown,
+            folder,
+        )
         for rank in range(RANKS)
     ]
     return [output(rank) for rank in ranks]
@@ -246,8 +271,8 @@ def test_rank_0_alone_allocates_what_it_does_among_others(
 ) -> None:
     """To the byte, and no other rank needs more.
 
-    FSDP1 lets collectives overlap with the next step, so the watchdog's moment moves its cached segments by some MiB.
-    """
+    FSDP1 lets collectives overlap with the next step, so the watchdog's moment moves its cached
+    segments by some MiB."""
     ours, theirs = dict(alone[way]), dict(together[0][way])
     reserved = ours.pop("reserved"), theirs.pop("reserved")
     assert reserved[0] == pytest.approx(reserved[1], rel=0.01 if way.startswith("FSDP1") else 0)
@@ -295,7 +320,9 @@ def traces(command: list[str | Path], folder: Path, environ: dict[str, str]) -> 
     """Run `command` with the probe and return the traces of the processes that used GPU memory."""
     shown = gpu_environment.environment(H100, RANKS, folder, None)
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), **environ, **shown}
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environ, cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = [trace_file.read(file) for file in folder.glob("*.json.gz")]
     return [each for each in found if each.allocations]
@@ -433,7 +460,9 @@ hidden = torch.nn.Linear(512, 3001, device="cuda")(received)
 """
 
 
-def test_an_expert_gets_as_many_tokens_as_it_does_on_average(warm_python: Path, tmp_path: Path) -> None:
+def test_an_expert_gets_as_many_tokens_as_it_does_on_average(
+    warm_python: Path, tmp_path: Path
+) -> None:
     (found,) = traces([warm_python, "-c", EXPERTS], tmp_path, ranked(0, 29500))
     assert 4 * 8192 * 3001 in [each.size for each in found.allocations]
 
@@ -455,7 +484,19 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("launcher", "world"),
-    [([], 4), (["-m", "torch.distributed.run", "--nproc-per-node=gpu", "--nnodes=2", "--rdzv-backend=c10d"], 8)],
+    [
+        ([], 4),
+        (
+            [
+                "-m",
+                "torch.distributed.run",
+                "--nproc-per-node=gpu",
+                "--nnodes=2",
+                "--rdzv-backend=c10d",
+            ],
+            8,
+        ),
+    ],
     ids=["spawn", "torch.distributed.run"],
 )
 def test_what_starts_a_process_for_each_gpu_starts_rank_0(

@@ -1,4 +1,5 @@
-"""Job scripts that set PATH, PYTHONPATH or LD_PRELOAD anew, or call Slurm by its path, are seen all the same."""
+"""Job scripts that set PATH, PYTHONPATH or LD_PRELOAD anew, or call Slurm by its path, are seen all
+the same."""
 
 import os
 import pwd
@@ -38,9 +39,15 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def job(folder: Path, script: str, *options: str, **environ: str) -> Job:
     """What sbatch would be given from this folder."""
-    base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder.parent / "home"), "LANG": "C"}
+    base = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(folder.parent / "home"),
+        "LANG": "C",
+    }
     base["PYTHON"] = os.environ.get("XMEM_TEST_PYTHON", "")
-    return from_submission(Submission(("--gres=gpu:1", *options, "job.sh"), base | environ, script.encode()))
+    return from_submission(
+        Submission(("--gres=gpu:1", *options, "job.sh"), base | environ, script.encode())
+    )
 
 
 def why_not(found: Job) -> str:
@@ -86,13 +93,18 @@ PYTHONPATH = {
 @pytest.mark.torch
 @pytest.mark.parametrize("way", PYTHONPATH)
 def test_torch_is_seen_whatever_becomes_of_pythonpath(folder: Path, way: str) -> None:
-    found = runner.run(DryRunOrder.of(job(folder, f"#!/bin/bash\n{PYTHONPATH[way]}\n"), GPU, BUDGET))
+    found = runner.run(
+        DryRunOrder.of(job(folder, f"#!/bin/bash\n{PYTHONPATH[way]}\n"), GPU, BUDGET)
+    )
     assert found.outcome.returncode == 0, found.outcome.output_tail.decode()
     assert [bool(trace.allocations) for trace in found.traces] == [True]
 
 
 def test_a_program_that_is_no_python_keeps_its_pythonpath(folder: Path) -> None:
-    script = "#!/bin/bash\nunset PYTHONPATH\nsh -c 'echo ${PYTHONPATH-none}' && env | grep -c ^PYTHONPATH\nexit 9\n"
+    script = (
+        "#!/bin/bash\nunset PYTHONPATH\nsh -c 'echo ${PYTHONPATH-none}' && env | grep -c "
+        "^PYTHONPATH\nexit 9\n"
+    )
     assert why_not(job(folder, script)).endswith(": 0")
 
 
@@ -102,7 +114,9 @@ def test_the_job_s_own_preload_stays(folder: Path) -> None:
     assert why_not(job(folder, script, LD_PRELOAD=own)).endswith(f": {own}")
 
 
-def test_without_a_compiler_pythonpath_alone_leads_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_pythonpath_alone_leads_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "home"))
     monkeypatch.setenv("PATH", str(folder))
     script = "#!/bin/bash\necho ${LD_PRELOAD-none} ${PYTHONPATH##*/}\nexit 9\n"
@@ -118,7 +132,9 @@ def test_a_python_that_reads_no_environment_is_named(folder: Path, option: str) 
 
 
 def test_torch_without_cuda_libraries_says_that_python_was_not_reached(folder: Path) -> None:
-    error = "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"
+    error = (
+        "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"
+    )
     said = why_not(job(folder, f"#!/bin/bash\necho '{error}' >&2\nexit 1\n"))
     assert "replaces PYTHONPATH and LD_PRELOAD" in said
     assert error in said
@@ -139,16 +155,28 @@ def test_the_python_that_lacks_a_module_is_named(folder: Path) -> None:
 @pytest.mark.torch
 def test_a_script_that_went_on_without_its_environment_is_not_surely_known(folder: Path) -> None:
     found = runner.run(
-        DryRunOrder.of(job(folder, "#!/bin/bash\nsource miniconda3/bin/activate ml\n$PYTHON train.py\n"), GPU, BUDGET)
+        DryRunOrder.of(
+            job(folder, "#!/bin/bash\nsource miniconda3/bin/activate ml\n$PYTHON train.py\n"),
+            GPU,
+            BUDGET,
+        )
     )
-    (noted,) = [noted for trace in found.traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP]
+    (noted,) = [
+        noted for trace in found.traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP
+    ]
     failed, _, python = noted.detail.partition("; the script went on with ")
     assert failed == "line 2: miniconda3/bin/activate: No such file or directory"
     assert Path(python).is_absolute()
 
 
 def test_a_script_that_fails_on_unset_variables_finds_slurm_s(folder: Path) -> None:
-    script = "#!/bin/bash\nset -u\necho $SLURM_JOB_PARTITION $SLURM_CLUSTER_NAME $SLURM_MEM_PER_NODE $SLURM_JOB_ACCOUNT"
-    script += " $SLURM_JOB_USER $((SLURM_JOB_END_TIME > SLURM_JOB_START_TIME)) $((SLURM_TASK_PID == $$))\nexit 9\n"
+    script = (
+        "#!/bin/bash\nset -u\necho $SLURM_JOB_PARTITION $SLURM_CLUSTER_NAME "
+        "$SLURM_MEM_PER_NODE $SLURM_JOB_ACCOUNT"
+    )
+    script += (
+        " $SLURM_JOB_USER $((SLURM_JOB_END_TIME > SLURM_JOB_START_TIME)) $((SLURM_TASK_PID "
+        "== $$))\nexit 9\n"
+    )
     said = why_not(job(folder, script, "--mem=2G", "--account=physics"))
     assert said.endswith(f": dry-run dry-run 2048 physics {pwd.getpwuid(os.getuid()).pw_name} 1 1")

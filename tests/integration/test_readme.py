@@ -1,4 +1,5 @@
-"""Every command that the README tells a user to type works as it stands there, on a real cluster."""
+"""Every command that the README tells a user to type works as it stands there, on a real
+cluster."""
 
 import os
 import re
@@ -15,7 +16,12 @@ from tests.harness.rotation import some_each_time
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line[2:].partition("  #")[0].strip() for block in BLOCKS for line in block.splitlines() if line[:2] == "$ "]
+COMMANDS = [
+    line[2:].partition("  #")[0].strip()
+    for block in BLOCKS
+    for line in block.splitlines()
+    if line[:2] == "$ "
+]
 
 
 ADVICE = pytest.mark.slow(
@@ -32,9 +38,12 @@ def test_the_readme_has_commands() -> None:
 @pytest.mark.slurm
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "command", some_each_time(COMMANDS, [each for each in COMMANDS if "--advice" not in each], ADVICE)
+    "command",
+    some_each_time(COMMANDS, [each for each in COMMANDS if "--advice" not in each], ADVICE),
 )
-def test_a_command_of_the_readme(cluster: Cluster, job_python: Path, tmp_path: Path, command: str) -> None:
+def test_a_command_of_the_readme(
+    cluster: Cluster, job_python: Path, tmp_path: Path, command: str
+) -> None:
     ours, job = Path(sys.executable).parent, job_python.parent
     environ = cluster.environ | {
         "PATH": os.pathsep.join([str(job), str(ours), cluster.environ["PATH"]]),
@@ -42,7 +51,9 @@ def test_a_command_of_the_readme(cluster: Cluster, job_python: Path, tmp_path: P
         "XMEM_LAB": str(cluster.folder),
         "SBATCH_OUTPUT": os.devnull,
     }
-    done = subprocess.run(shlex.split(command), cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        shlex.split(command), cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "submitted as written" not in done.stderr
     assert done.stdout

@@ -1,4 +1,5 @@
-"""The HTML report in a real browser: it renders without an error, says what the JSON says, and its controls work.
+"""The HTML report in a real browser: it renders without an error, says what the JSON says, and its
+controls work.
 
 chromedriver is spoken to in its own protocol (W3C WebDriver): JSON over HTTP.
 """
@@ -45,7 +46,9 @@ class Browser:
 
     def __init__(self, port: int) -> None:
         self.base = f"http://127.0.0.1:{port}/session"
-        options = {"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1600"]}
+        options = {
+            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1600"]
+        }
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         self.base += "/" + self.post("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
 
@@ -123,8 +126,12 @@ def test_a_fault_of_a_page_would_be_seen(chromium: Browser, tmp_path: Path) -> N
 
 def test_the_numbers_are_those_of_the_json(browser: Browser) -> None:
     found = json_report.estimate_object(ONE)
-    assert browser.run("return JSON.parse(document.getElementById('estimate').textContent)") == found
-    shown = browser.run("return [...document.querySelectorAll('data[id]')].map(e => [e.id, e.value, e.textContent])")
+    assert (
+        browser.run("return JSON.parse(document.getElementById('estimate').textContent)") == found
+    )
+    shown = browser.run(
+        "return [...document.querySelectorAll('data[id]')].map(e => [e.id, e.value, e.textContent])"
+    )
     values = {name: int(value) for name, value, _ in shown}
     assert all(text == human(int(value)) for _, value, text in shown)
     rank = found["ranks"][0]
@@ -138,7 +145,10 @@ def test_the_numbers_are_those_of_the_json(browser: Browser) -> None:
     }
     assert values == expected
     assert browser.run("return document.getElementById('choice').innerText") == found["choice"]
-    assert browser.run("return document.getElementById('confidence').innerText") == found["confidence"]["level"]
+    assert (
+        browser.run("return document.getElementById('confidence').innerText")
+        == found["confidence"]["level"]
+    )
 
 
 def test_the_chart_shows_the_peak_first_and_follows_keys_and_pointer(browser: Browser) -> None:
@@ -152,14 +162,16 @@ def test_the_chart_shows_the_peak_first_and_follows_keys_and_pointer(browser: Br
     moved = browser.run(text)
     assert moved != first
     box = browser.run(
-        "const b = document.querySelector('.plot').getBoundingClientRect(); return [b.x, b.y, b.width, b.height]"
+        "const b = document.querySelector('.plot').getBoundingClientRect(); return [b.x, b.y, "
+        "b.width, b.height]"
     )
     browser.hover(int(box[0] + 3), int(box[1] + box[3] / 2))
     assert "forward, step 1" in browser.run(text)
 
 
 def with_stacks() -> Sizing:
-    """GPT-2 whose activations are asked for by two lines of one function, and the rest by the script itself."""
+    """GPT-2 whose activations are asked for by two lines of one function, and the rest by the
+    script itself."""
     of = {Category.ACT: 2, Category.TEMP: 3}
     sites = [
         NOWHERE,
@@ -172,14 +184,22 @@ def with_stacks() -> Sizing:
     return Sizing(estimate([found], "l4", GPUS["l4"]), Placement(VERDICTS, "l4"), 8.25)
 
 
-def test_a_click_into_the_chart_shows_what_is_alive_then_and_who_asked_for_it(browser: Browser, tmp_path: Path) -> None:
+def test_a_click_into_the_chart_shows_what_is_alive_then_and_who_asked_for_it(
+    browser: Browser, tmp_path: Path
+) -> None:
     html.write(tmp_path / "stacks.html", with_stacks())
     browser.open(tmp_path / "stacks.html")
-    look = "return [...document.querySelectorAll('.when, .sum, .largest tbody, .flame')].map(e => e.innerText)"
+    look = (
+        "return [...document.querySelectorAll('.when, .sum, .largest tbody, .flame')].map(e => "
+        "e.innerText)"
+    )
     at_peak = browser.run(look)
     assert at_peak[0] == "at the peak"
     assert "forward (model.py:3)" in at_peak[-1]
-    box = "const b = document.querySelector('.plot').getBoundingClientRect(); return [b.x + b.width - 2, b.y + 20]"
+    box = (
+        "const b = document.querySelector('.plot').getBoundingClientRect(); return [b.x + "
+        "b.width - 2, b.y + 20]"
+    )
     browser.click(*map(int, browser.run(box)))
     moved = browser.run(look)
     event = int(moved[0].removeprefix("after event ").partition(" ")[0].replace(",", ""))
@@ -192,7 +212,8 @@ def test_a_click_into_the_chart_shows_what_is_alive_then_and_who_asked_for_it(br
 
 
 def library_inside() -> Sizing:
-    """GPT-2 whose activations a library asks for, on behalf of a line of the script; the rest by another."""
+    """GPT-2 whose activations a library asks for, on behalf of a line of the script; the rest by
+    another."""
     library = "/opt/lib/python3.11/site-packages/nn/layers.py"
     of = {Category.ACT: 3, Category.TEMP: 3}
     sites = [
@@ -207,11 +228,14 @@ def library_inside() -> Sizing:
 
 
 ROWS = (
-    "return [...document.querySelectorAll('.largest tbody tr')].filter(e => e.checkVisibility()).map(e => e.innerText)"
+    "return [...document.querySelectorAll('.largest tbody tr')].filter(e => "
+    "e.checkVisibility()).map(e => e.innerText)"
 )
 
 
-def test_rows_stand_below_the_users_own_lines_at_the_peak_and_later(browser: Browser, tmp_path: Path) -> None:
+def test_rows_stand_below_the_users_own_lines_at_the_peak_and_later(
+    browser: Browser, tmp_path: Path
+) -> None:
     html.write(tmp_path / "library.html", library_inside())
     browser.open(tmp_path / "library.html")
     own = "return [...document.querySelectorAll('.own')].map(e => e.innerText)"
@@ -261,22 +285,30 @@ def test_no_table_is_cut_on_a_narrow_screen(browser: Browser, tmp_path: Path, wi
     cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
     assert browser.run(f"return {cut}.map(e => e.ariaLabel)") == []
     assert browser.run("return document.documentElement.scrollWidth") <= width
-    assert browser.run("return document.querySelector('.largest').innerText").count("layers.py:3") > 0
+    assert (
+        browser.run("return document.querySelector('.largest').innerText").count("layers.py:3") > 0
+    )
     browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
 
 def too_large() -> Sizing:
-    """GPT-2 on a GPU that is too small from the first step on, and what was found of changes to it."""
+    """GPT-2 on a GPU that is too small from the first step on, and what was found of changes to
+    it."""
     small = GPUS["l4"].model_copy(update={"total_bytes": 12 << 30})
     found = ONE.estimate
     advice = [Advice("small", "gradient_checkpointing_enable() of every layer", found, fits=True)]
     return Sizing(found, Placement([Verdict("small", small, False)], None), 8.25, advice)
 
 
-def test_where_a_small_gpu_is_full_is_said_within_the_chart_at_any_width(browser: Browser, tmp_path: Path) -> None:
+def test_where_a_small_gpu_is_full_is_said_within_the_chart_at_any_width(
+    browser: Browser, tmp_path: Path
+) -> None:
     html.write(tmp_path / "large.html", too_large())
     browser.open(tmp_path / "large.html")
-    inside = "const [a, b] = ['.fails', '.plot'].map(e => document.querySelector(e).getBoundingClientRect()); "
+    inside = (
+        "const [a, b] = ['.fails', '.plot'].map(e => "
+        "document.querySelector(e).getBoundingClientRect()); "
+    )
     for width in (390, 1200):
         browser.resize(width, 800)
         assert browser.run(f"{inside} return a.left >= b.left && a.right <= b.right")
@@ -284,10 +316,14 @@ def test_where_a_small_gpu_is_full_is_said_within_the_chart_at_any_width(browser
     browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
 
-def test_the_headline_is_marked_in_the_chart_and_how_sure_it_is_stands_before_it(browser: Browser) -> None:
+def test_the_headline_is_marked_in_the_chart_and_how_sure_it_is_stands_before_it(
+    browser: Browser,
+) -> None:
     mark = browser.run("return document.querySelector('.capacity.needed').innerText")
     largest = ONE.estimate.largest
-    assert mark.startswith(f"{human(largest.required_bytes)} needed: {human(largest.fits_in_bytes)} here + ")
+    assert mark.startswith(
+        f"{human(largest.required_bytes)} needed: {human(largest.fits_in_bytes)} here + "
+    )
     top = "return document.querySelector('{}').getBoundingClientRect().top"
     line, reserved = (browser.run(top.format(path)) for path in ("path.needed", "path.reserved"))
     assert abs(line - reserved) < 2
@@ -299,13 +335,18 @@ def test_the_flame_graph_is_walked_by_keys(browser: Browser, tmp_path: Path) -> 
     browser.open(tmp_path / "stacks.html")
     said = "return document.querySelector('.frame-said').innerText"
     browser.run("document.querySelector('.flame button[tabindex=\"0\"]').focus()")
-    assert browser.run(said).startswith(f"all: {human(ONE.estimate.largest.replay.peak_allocated_bytes)}, 100.0 %")
+    assert browser.run(said).startswith(
+        f"all: {human(ONE.estimate.largest.replay.peak_allocated_bytes)}, 100.0 %"
+    )
     names = []
     for key in ("\ue015", "\ue015", "\ue014", "\ue012", "\ue013"):  # down, down, right, left, up
         browser.press(key)
         names.append(browser.run(said).partition(":")[0])
     assert names[0] == names[-1] == "main (train.py"
-    width = "return Math.round(100 * parseFloat(document.querySelectorAll('.flame button')[0].style.width))"
+    width = (
+        "return Math.round(100 * parseFloat(document.querySelectorAll('.flame "
+        "button')[0].style.width))"
+    )
     browser.press("\ue015", "\ue007")  # down, enter
     assert browser.run("return document.querySelector('.flame button').textContent") != "all"
     assert browser.run(width) == 10_000
@@ -328,7 +369,11 @@ def test_every_control_is_reached_by_the_tab_key_and_has_a_name(browser: Browser
     reached = []
     for _ in range(14):
         browser.press("\ue004")  # tab
-        reached.append(browser.run("const e = document.activeElement; return e.innerText || e.ariaLabel || e.type"))
+        reached.append(
+            browser.run(
+                "const e = document.activeElement; return e.innerText || e.ariaLabel || e.type"
+            )
+        )
     wanted = {"range", "Zoom in", "Zoom out", "Whole run", "The chart as a table"}
     assert wanted <= set(reached)
     assert "event" in browser.run("return document.querySelector('svg[role=img]').ariaLabel")
@@ -360,7 +405,10 @@ def test_on_a_phone_nothing_is_cut_off_and_text_stays_readable(browser: Browser)
     browser.resize(360, 740)
     assert browser.run("return document.documentElement.scrollWidth") <= 360
     assert browser.run("return document.querySelector('.plot').getBoundingClientRect().width") > 240
-    sizes = "return [...document.querySelectorAll('span, td, p')].map(e => parseFloat(getComputedStyle(e).fontSize))"
+    sizes = (
+        "return [...document.querySelectorAll('span, td, p')].map(e => "
+        "parseFloat(getComputedStyle(e).fontSize))"
+    )
     assert min(browser.run(sizes)) >= 10
     browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
@@ -374,13 +422,19 @@ def test_without_a_script_the_page_still_has_everything(browser: Browser, tmp_pa
 
 
 @pytest.mark.parametrize("width", [500, 1200])
-def test_in_a_notebook_the_frame_is_as_high_as_its_chart(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_in_a_notebook_the_frame_is_as_high_as_its_chart(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
     found = api._estimate((), json_report.estimate_object(ONE), ONE)
-    (tmp_path / "cell.html").write_text(f"<!DOCTYPE html><body>{found._repr_html_()}</body>", encoding="utf-8")
+    (tmp_path / "cell.html").write_text(
+        f"<!DOCTYPE html><body>{found._repr_html_()}</body>", encoding="utf-8"
+    )
     browser.resize(width, 900)
     browser.open(tmp_path / "cell.html")
     frame = "const f = document.querySelector('iframe'); return [f.clientHeight, f.contentDocument"
-    height, bottom = browser.run(f"{frame}.querySelector('figure.chart').getBoundingClientRect().bottom]")
+    height, bottom = browser.run(
+        f"{frame}.querySelector('figure.chart').getBoundingClientRect().bottom]"
+    )
     assert 0 < height - bottom < 40
     browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
@@ -389,5 +443,9 @@ def test_two_ranks_have_a_chart_each_and_a_table(browser: Browser, tmp_path: Pat
     html.write(tmp_path / "two.html", TWO)
     browser.open(tmp_path / "two.html")
     assert browser.run("return document.querySelectorAll('figure.chart').length") == 2
-    required = browser.run("return ['0', '1'].map(r => Number(document.getElementById(`rank-${r}-required`).value))")
-    assert required == [rank["required_bytes"] for rank in json_report.estimate_object(TWO)["ranks"]]
+    required = browser.run(
+        "return ['0', '1'].map(r => Number(document.getElementById(`rank-${r}-required`).value))"
+    )
+    assert required == [
+        rank["required_bytes"] for rank in json_report.estimate_object(TWO)["ranks"]
+    ]

@@ -1,4 +1,5 @@
-"""The sandbox on this machine, with the real kernel: what gets out of it, what is left, what stops a run.
+"""The sandbox on this machine, with the real kernel: what gets out of it, what is left, what stops
+a run.
 
 As root every test runs twice, as root and as nobody; otherwise once, as who we are.
 """
@@ -35,12 +36,19 @@ IS_ROOT = os.geteuid() == 0
 HANG_SECONDS = 60
 
 MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
-LIMITS = {"seconds": 60, "wall_seconds": 600, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
+LIMITS = {
+    "seconds": 60,
+    "wall_seconds": 600,
+    "memory_bytes": 256 * MIB,
+    "processes": 100,
+    "scratch_bytes": 128 * MIB,
+}
 
 
 @dataclass
 class User:
-    """Who runs the sandbox, and a folder of theirs: `folder/work` is the working directory, `folder/home` the home."""
+    """Who runs the sandbox, and a folder of theirs: `folder/work` is the working directory,
+    `folder/home` the home."""
 
     number: int | None
     folder: Path
@@ -51,13 +59,21 @@ class User:
         return self.folder / "work"
 
     def start(self, script: str, **settings: Any) -> "subprocess.Popen[str]":
-        """Start a shell script in the sandbox; "$0" is a marker by which its processes are found."""
+        """Start a shell script in the sandbox; "$0" is a marker by which its processes are
+        found."""
         request = {
             "argv": settings.get("argv", ["/bin/bash", "-c", script, self.marker]),
             "cwd": str(settings.get("cwd", self.work)),
-            "environ": {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder / "home"), "LC_ALL": "C"},
+            "environ": {
+                "PATH": "/usr/local/bin:/usr/bin:/bin",
+                "HOME": str(self.folder / "home"),
+                "LC_ALL": "C",
+            },
             "limits": LIMITS | settings.get("limits", {}),
-            **{name: [str(folder) for folder in settings.get(name, [])] for name in ("show", "hide")},
+            **{
+                name: [str(folder) for folder in settings.get(name, [])]
+                for name in ("show", "hide")
+            },
             "results": str(settings["results"]) if "results" in settings else None,
             "cover": {str(file): str(ours) for file, ours in settings.get("cover", {}).items()},
             "meter": settings.get("meter"),
@@ -103,7 +119,9 @@ class User:
     def own(self, path: Path, group: int | None = None) -> None:
         """Give a path to this user."""
         if self.number is not None:
-            os.chown(path, self.number, self.number if group is None else group, follow_symlinks=False)
+            os.chown(
+                path, self.number, self.number if group is None else group, follow_symlinks=False
+            )
 
 
 @pytest.fixture(params=["root", "nobody"] if IS_ROOT else ["self"])
@@ -129,7 +147,14 @@ def tree(folder: Path) -> dict[str, tuple[object, ...]]:
         elif stat.S_ISLNK(facts.st_mode):
             content = str(path.readlink())
         owner = facts.st_uid, facts.st_gid
-        found[str(path)] = (facts.st_mode, owner, facts.st_mtime_ns, facts.st_ino, facts.st_nlink, content)
+        found[str(path)] = (
+            facts.st_mode,
+            owner,
+            facts.st_mtime_ns,
+            facts.st_ino,
+            facts.st_nlink,
+            content,
+        )
     return found
 
 
@@ -157,7 +182,9 @@ test "$(cat a)" = "$(printf 'a\\nmore')"
 @pytest.mark.parametrize("where", ["work", "home", "tmp", "shm"])
 def test_the_tree_is_the_same_afterwards(user: User, where: str) -> None:
     roots = {"work": user.work, "home": user.folder / "home"}
-    folder = roots.get(where, Path({"tmp": "/tmp", "shm": "/dev/shm"}.get(where, "/tmp"), user.marker))
+    folder = roots.get(
+        where, Path({"tmp": "/tmp", "shm": "/dev/shm"}.get(where, "/tmp"), user.marker)
+    )
     try:
         folder.mkdir(exist_ok=True)
         populate(user, folder)
@@ -174,12 +201,18 @@ def test_layers_on_disk_where_a_tmpfs_will_not_do(user: User) -> None:
     """Linux before 6.6, but not as root, who has other marks."""
     populate(user, user.work)
     before = tree(user.work)
-    outcome = user.run(DAMAGE, argv=["/bin/bash", "-c", DAMAGE, user.marker, str(user.work)], old_kernel=True)
+    outcome = user.run(
+        DAMAGE, argv=["/bin/bash", "-c", DAMAGE, user.marker, str(user.work)], old_kernel=True
+    )
     assert (outcome["returncode"], outcome["output_tail"], outcome["read_only"]) == (0, "", [])
     assert tree(user.work) == before
-    script = f"mkdir x; chmod 0 x; for n in $(seq 20); do head -c {20 * MIB} /dev/zero > $n || exit; done; sleep 30"
+    script = (
+        f"mkdir x; chmod 0 x; for n in $(seq 20); do head -c {20 * MIB} /dev/zero > $n || "
+        "exit; done; sleep 30"
+    )
     held = (
-        f'for n in $(seq 11 19); do eval "exec $n> x"; rm x; head -c {20 * MIB} /dev/zero >&$n || exit; done; sleep 30'
+        f'for n in $(seq 11 19); do eval "exec $n> x"; rm x; head -c {20 * MIB} /dev/zero >&$n '
+        "|| exit; done; sleep 30"
     )
     for each in (script, held):
         outcome = user.run(each, old_kernel=True)
@@ -223,7 +256,9 @@ def mounted(user: User) -> Iterator[Callable[..., Path]]:
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "bind", "inside the working directory", "odd name"])
-def test_other_mounts_are_protected_too(user: User, mounted: Callable[..., Path], kind: str) -> None:
+def test_other_mounts_are_protected_too(
+    user: User, mounted: Callable[..., Path], kind: str
+) -> None:
     source = user.folder / "source"
     source.mkdir()
     arguments = ["--bind", str(source)] if kind == "bind" else ["-t", "tmpfs", "none"]
@@ -244,7 +279,9 @@ def test_where_no_layer_can_be_put_over_a_folder_its_sockets_are_out_of_reach(
     for number in "12":
         for name in ("up", "work"):
             (user.folder / (name + number)).mkdir()
-        layers = f"lowerdir={place},upperdir={user.folder}/up{number},workdir={user.folder}/work{number}"
+        layers = (
+            f"lowerdir={place},upperdir={user.folder}/up{number},workdir={user.folder}/work{number}"
+        )
         place = mounted(f"data{number}", "-t", "overlay", "-o", layers, "none")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(place / "sock"))
@@ -253,10 +290,15 @@ def test_where_no_layer_can_be_put_over_a_folder_its_sockets_are_out_of_reach(
         (place / "file").write_text("here\n")
         os.mknod(place / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         (place / "device").chmod(0o666)
-        check = f"cat {place}/file; test ! -S {place}/sock; echo $?; cat {place}/device; touch {place}/file"
+        check = (
+            f"cat {place}/file; test ! -S {place}/sock; echo $?; cat {place}/device; touch "
+            f"{place}/file"
+        )
         outcome = user.run(check)
     assert outcome["read_only"] == [str(place)]
-    assert outcome["output_tail"].startswith(f"here\n0\ncat: {place}/device: Permission denied\ntouch: ")
+    assert outcome["output_tail"].startswith(
+        f"here\n0\ncat: {place}/device: Permission denied\ntouch: "
+    )
 
 
 def test_a_folder_that_may_only_be_passed_through(user: User, mounted: Callable[..., Path]) -> None:
@@ -274,7 +316,9 @@ def test_a_folder_that_may_only_be_passed_through(user: User, mounted: Callable[
     assert tree(outer) == before
 
 
-def test_what_is_mounted_below_a_pseudo_file_system(user: User, mounted: Callable[..., Path]) -> None:
+def test_what_is_mounted_below_a_pseudo_file_system(
+    user: User, mounted: Callable[..., Path]
+) -> None:
     """As a home is below an automounter's folder."""
     outer = mounted("outer", "-t", "proc", "none")
     home = outer / "fs"
@@ -291,7 +335,8 @@ def test_what_is_mounted_below_a_pseudo_file_system(user: User, mounted: Callabl
 
 @pytest.mark.parametrize("mode", ["1777", "700"])
 def test_what_is_mounted_below_a_read_only_folder(user: User, mode: str) -> None:
-    """/sys is bound as a whole: each mount in it is made read-only with the flags that a user may not take off."""
+    """/sys is bound as a whole: each mount in it is made read-only with the flags that a user may
+    not take off."""
     options = ["-t", "tmpfs", "-o", f"mode={mode},nosuid,nodev,noexec", "none", "/sys/kernel/debug"]
     if not IS_ROOT or subprocess.run(["mount", *options], check=False).returncode:
         pytest.skip("cannot mount anything here")
@@ -315,12 +360,18 @@ def test_only_results_come_out(user: User) -> None:
     out, shown, hidden = (folder_of(user, name) for name in ("out", "shown", "hidden"))
     for folder in (out, shown, hidden):
         (folder / "before").write_text("before\n")
-    script = "ls out hidden; cat shown/before; echo yes > out/file; echo no > other; mkdir out/sub; ln -s file out/link"
+    script = (
+        "ls out hidden; cat shown/before; echo yes > out/file; echo no > other; mkdir "
+        "out/sub; ln -s file out/link"
+    )
     script += "; touch shown/x hidden/x; rm -f shown/before"
     outcome = user.run(script, show=[shown], hide=[hidden], results=out)
     assert outcome["output_tail"].startswith("hidden:\n\nout:\nbefore\n")
     assert outcome["output_tail"].count("Read-only file system") == 3
-    assert {each.name: each.read_text() for each in out.iterdir()} == {"before": "before\n", "file": "yes\n"}
+    assert {each.name: each.read_text() for each in out.iterdir()} == {
+        "before": "before\n",
+        "file": "yes\n",
+    }
     assert [*shown.iterdir(), *hidden.iterdir()] == [shown / "before", hidden / "before"]
     assert not (user.work / "other").exists()
 
@@ -335,10 +386,15 @@ def test_a_covered_program_is_ours_by_every_path_and_only_inside(user: User) -> 
         program.chmod(0o755)
     (theirs / "link").symlink_to("tool")
     script = (
-        f"PATH={theirs}:$PATH tool; {theirs}/tool; {theirs}/link; (rm -f {theirs}/tool; echo echo no > {theirs}/tool)"
+        f"PATH={theirs}:$PATH tool; {theirs}/tool; {theirs}/link; (rm -f {theirs}/tool; echo "
+        f"echo no > {theirs}/tool)"
     )
     script += " 2>/dev/null; bin/tool; exec /usr/bin/head -c 9 /usr/bin/id"
-    cover = {theirs / "link": ours / "tool", Path("/usr/bin/id"): ours / "tool", Path("/run/no/tool"): ours / "tool"}
+    cover = {
+        theirs / "link": ours / "tool",
+        Path("/usr/bin/id"): ours / "tool",
+        Path("/run/no/tool"): ours / "tool",
+    }
     outcome = user.run(script, show=[ours], cover=cover)
     assert (outcome["output_tail"], outcome["returncode"]) == ("ours\n" * 4 + "#!/bin/sh", 0)
     assert (theirs / "tool").read_text() == "#!/bin/sh\necho theirs\n"
@@ -352,7 +408,11 @@ def test_no_process_survives(user: User) -> None:
         nohup bash -c 'exec > /dev/null 2>&1 < /dev/null; sleep 1000; :' "$0" > /dev/null 2>&1 &
         sleep 0.2
         echo started""")
-    assert (outcome["returncode"], outcome["stopped"], outcome["output_tail"]) == (0, None, "started\n")
+    assert (outcome["returncode"], outcome["stopped"], outcome["output_tail"]) == (
+        0,
+        None,
+        "started\n",
+    )
 
 
 def test_time_is_limited_and_sigterm_comes_first(user: User) -> None:
@@ -366,7 +426,9 @@ def test_time_is_limited_and_sigterm_comes_first(user: User) -> None:
 BUSY = "python3 -c 'import time\nwhile time.process_time() < 0.4: pass'"
 
 
-@pytest.mark.parametrize("script", [f"while :; do {BUSY}; done", f"{BUSY} & {BUSY}; wait; sleep 60"])
+@pytest.mark.parametrize(
+    "script", [f"while :; do {BUSY}; done", f"{BUSY} & {BUSY}; wait; sleep 60"]
+)
 def test_time_is_that_of_all_processes_dead_or_alive(user: User, script: str) -> None:
     outcome = user.run(script, limits={"seconds": 0.7})
     assert outcome["stopped"] == "time"
@@ -383,8 +445,12 @@ def test_waiting_counts_but_not_for_more_than_the_wall_has_it(user: User) -> Non
 
 def test_what_looks_like_waiting_for_a_disk_is_none(user: User) -> None:
     """A loop of membarrier(2): uninterruptible nearly all of the time, at hardly any CPU time."""
-    loop = f"import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.syscall({MEMBARRIER}, 1, 0, 0)"
-    outcome = user.run("", argv=[python(), "-c", loop, user.marker], limits={"seconds": 1, "wall_seconds": 30})
+    loop = (
+        f"import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.syscall({MEMBARRIER}, 1, 0, 0)"
+    )
+    outcome = user.run(
+        "", argv=[python(), "-c", loop, user.marker], limits={"seconds": 1, "wall_seconds": 30}
+    )
     assert (outcome["stopped"], outcome["spent_seconds"] >= 1.0) == ("time", True)
 
 
@@ -397,9 +463,12 @@ def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
     assert 0.8 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
 
 
-@pytest.mark.skipif(not IS_ROOT or not os.access("/dev/fuse", os.W_OK), reason="mounts what does not answer")
+@pytest.mark.skipif(
+    not IS_ROOT or not os.access("/dev/fuse", os.W_OK), reason="mounts what does not answer"
+)
 def test_a_file_system_that_does_not_answer_keeps_nobody_waiting(user: User) -> None:
-    """It is an empty folder, and whoever fails over that is told; a job that is in it is told at once."""
+    """It is an empty folder, and whoever fails over that is told; a job that is in it is told at
+    once."""
     silent = user.folder / "silent"
     silent.mkdir()
     with hung(silent) as inside:
@@ -407,7 +476,10 @@ def test_a_file_system_that_does_not_answer_keeps_nobody_waiting(user: User) -> 
         assert outcome["output_tail"] == "the end\n"
         outcome = user.run(f"cat {silent}/data", within=inside)
         assert outcome["disturbed"] == f"the file system at {silent} does not answer"
-        assert user.run("true", within=inside, cwd=silent)["error"] == f"the file system at {silent} does not answer"
+        assert (
+            user.run("true", within=inside, cwd=silent)["error"]
+            == f"the file system at {silent} does not answer"
+        )
 
 
 def test_ignoring_sigterm_does_not_help(user: User) -> None:
@@ -435,7 +507,10 @@ def test_the_kernel_counts_processes_where_it_can(user: User) -> None:
 
 
 def test_threads_count_as_processes(user: User) -> None:
-    program = "import threading, time\nfor n in range(150): threading.Thread(target=time.sleep, args=(30,)).start()"
+    program = (
+        "import threading, time\nfor n in range(150): threading.Thread(target=time.sleep, "
+        "args=(30,)).start()"
+    )
     assert user.run("", argv=[python(), "-c", program, user.marker])["stopped"] == "processes"
 
 
@@ -450,9 +525,12 @@ def python() -> str:
 FILL = {
     "one process": "x = []\nwhile True: x.append(bytearray(1 << 20)); time.sleep(0.001)",
     "many": "[os.fork() for _ in range(3)]\nx = bytearray(60 << 20)\ntime.sleep(30)",
-    "shared": "x = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): x[n] = 1\ntime.sleep(30)",
-    "/dev/shm": "open('/dev/shm/x', 'wb').write(bytes(100 << 20)); x = bytearray(180 << 20); time.sleep(30)",
-    "/tmp": "[open(f'/tmp/{n}', 'wb').write(bytes(50 << 20)) for n in '12']\nx = bytearray(200 << 20); time.sleep(30)",
+    "shared": "x = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): x[n] = "
+    "1\ntime.sleep(30)",
+    "/dev/shm": "open('/dev/shm/x', 'wb').write(bytes(100 << 20)); x = bytearray(180 << 20); "
+    "time.sleep(30)",
+    "/tmp": "[open(f'/tmp/{n}', 'wb').write(bytes(50 << 20)) for n in '12']\nx = bytearray(200 << "
+    "20); time.sleep(30)",
 }
 
 
@@ -461,7 +539,9 @@ def test_memory_is_limited(user: User, how: str) -> None:
     program = "import mmap, os, time\n" + FILL[how]
     outcome = user.run("", argv=[python(), "-c", program, user.marker])
     assert outcome["stopped"] == "memory"
-    held = user.number is None and cgroup.divisible() is not None  # by a group, which lets none pass the limit
+    held = (
+        user.number is None and cgroup.divisible() is not None
+    )  # by a group, which lets none pass the limit
     assert outcome["peak_memory_bytes"] > LIMITS["memory_bytes"] - held
 
 
@@ -473,23 +553,31 @@ def test_memory_is_limited(user: User, how: str) -> None:
         ("processes", "[os.fork() for _ in range(3)]\ntime.sleep(30)", {"processes": 5}),
     ],
 )
-def test_limits_where_proc_is_a_container_s(user: User, stopped: str, program: str, limits: dict[str, int]) -> None:
+def test_limits_where_proc_is_a_container_s(
+    user: User, stopped: str, program: str, limits: dict[str, int]
+) -> None:
     argv = [python(), "-c", f"import os, time\n{program}", user.marker]
     outcome = user.run("", argv=argv, within=MASKED, limits=limits)
     assert outcome["stopped"] == stopped
 
 
-@pytest.mark.parametrize(("size", "returncode", "said"), [("8 << 30", 0, ""), ("1 << 42", 1, "Cannot allocate memory")])
+@pytest.mark.parametrize(
+    ("size", "returncode", "said"), [("8 << 30", 0, ""), ("1 << 42", 1, "Cannot allocate memory")]
+)
 def test_what_is_not_touched_takes_no_memory_but_is_not_without_bounds(
     user: User, size: str, returncode: int, said: str
 ) -> None:
-    outcome = user.run("", argv=[python(), "-c", f"import mmap\nmmap.mmap(-1, {size}, mmap.MAP_PRIVATE)", user.marker])
+    outcome = user.run(
+        "",
+        argv=[python(), "-c", f"import mmap\nmmap.mmap(-1, {size}, mmap.MAP_PRIVATE)", user.marker],
+    )
     assert (outcome["stopped"], outcome["returncode"]) == (None, returncode)
     assert said in outcome["output_tail"]
 
 
 def test_address_space_and_shared_pages_are_not_memory(user: User) -> None:
-    """A stand-in GPU's memory is address space without access; forked loaders share their parent's pages."""
+    """A stand-in GPU's memory is address space without access; forked loaders share their parent's
+    pages."""
     program = """
 import ctypes, os, time
 libc = ctypes.CDLL(None)
@@ -516,7 +604,9 @@ def test_files_are_limited(user: User, place: str) -> None:
 
 
 def test_a_file_takes_what_is_written_to_it_and_may_end_far_behind(user: User) -> None:
-    outcome = user.run("echo first > x; truncate -s 6T x && echo last >> x && stat -c %s x && head -n 1 x")
+    outcome = user.run(
+        "echo first > x; truncate -s 6T x && echo last >> x && stat -c %s x && head -n 1 x"
+    )
     assert outcome["output_tail"].splitlines() == [str((6 << 40) + 5), "first"]
 
 
@@ -556,9 +646,27 @@ def test_sockets_of_programs_outside_cannot_be_found(user: User, name: str) -> N
 
 def test_what_is_left_of_devices_and_services(user: User) -> None:
     devices = set(user.run("cd /dev; printf '%s\\n' *")["output_tail"].split())
-    assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr", "tty"}
-    assert user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"] == ""
-    assert user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")["output_tail"] == "4\n"
+    assert devices <= {
+        *new_root.DEVICES,
+        "fd",
+        "ptmx",
+        "pts",
+        "shm",
+        "stdin",
+        "stdout",
+        "stderr",
+        "tty",
+    }
+    assert (
+        user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"]
+        == ""
+    )
+    assert (
+        user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")[
+            "output_tail"
+        ]
+        == "4\n"
+    )
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root has commands for it")
@@ -585,7 +693,8 @@ MASKED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/irq; exec
 
 @pytest.mark.parametrize("within", [[], MASKED], ids=["", "in a container"])
 def test_what_is_bound_from_outside_is_read_only(user: User, within: Sequence[str]) -> None:
-    """Modes, owners, times and attributes are a mount's to keep, whatever rights a process has over files."""
+    """Modes, owners, times and attributes are a mount's to keep, whatever rights a process has over
+    files."""
     if within and not IS_ROOT:
         pytest.skip("only root can hide parts of /proc")
 
@@ -594,7 +703,9 @@ def test_what_is_bound_from_outside_is_read_only(user: User, within: Sequence[st
         return {line[4]: line[2] for line in lines if "rw" in line[5].split(",")}
 
     outcome = user.run("", argv=["cat", "/proc/self/mountinfo"], within=within, containers=True)
-    outside = writable(subprocess.check_output([*within, "cat", "/proc/self/mountinfo"], text=True)).values()
+    outside = writable(
+        subprocess.check_output([*within, "cat", "/proc/self/mountinfo"], text=True)
+    ).values()
     inside = writable(outcome["output_head"])
     assert "/" in inside
     assert {point for point, device in inside.items() if device in {*outside}} == set()
@@ -623,16 +734,23 @@ def test_privileges_are_gone(user: User, attempt: str) -> None:
 
 
 def test_what_a_user_may_have_is_not_used_up(user: User) -> None:
-    """Watches of files are counted for a user, inside and outside together; root could have been any user."""
+    """Watches of files are counted for a user, inside and outside together; root could have been
+    any user."""
     become = f"os.getuid() or os.setuid({NOBODY})"
-    program = f"import ctypes, os\n{become}\nlibc, n = ctypes.CDLL(None), 0\nwhile libc.inotify_init() >= 0: n += 1"
+    program = (
+        f"import ctypes, os\n{become}\nlibc, n = ctypes.CDLL(None), 0\nwhile "
+        "libc.inotify_init() >= 0: n += 1"
+    )
     outcome = user.run("", argv=[python(), "-c", f"{program}\nprint(n)"])
     most = int(Path("/proc/sys/user/max_inotify_instances").read_text())
     assert 0 < int(outcome["output_tail"]) < most
 
 
 def test_root_s_rights_are_those_of_a_namespace_of_its_own(user: User) -> None:
-    script = "readlink /proc/self/ns/user; cat /proc/self/uid_map; touch a; chown 1234:55 a; stat -c %u:%g a"
+    script = (
+        "readlink /proc/self/ns/user; cat /proc/self/uid_map; touch a; chown 1234:55 a; stat "
+        "-c %u:%g a"
+    )
     space, *mapped, owner = user.run(script)["output_tail"].splitlines()
     assert space != str(Path("/proc/self/ns/user").readlink())
     if IS_ROOT and user.number is None:
@@ -647,14 +765,30 @@ def test_who_and_where_look_the_same(user: User) -> None:
     outcome = user.run("id -u; id -g; id -un; pwd; stat -c %u:%g own; umask; hostname")
     number = os.getuid() if user.number is None else user.number
     group = os.getgid() if user.number is None else user.number
-    expected = [str(number), str(group), "nobody" if user.number else subprocess.getoutput("id -un"), str(user.work)]
+    expected = [
+        str(number),
+        str(group),
+        "nobody" if user.number else subprocess.getoutput("id -un"),
+        str(user.work),
+    ]
     umask = subprocess.getoutput("umask")
-    assert outcome["output_tail"].splitlines() == [*expected, f"{number}:{group}", umask, socket.gethostname()]
+    assert outcome["output_tail"].splitlines() == [
+        *expected,
+        f"{number}:{group}",
+        umask,
+        socket.gethostname(),
+    ]
 
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", -11), ("kill -TERM $$", -15), ("no-such-command-here", 127)],
+    [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("kill -SEGV $$", -11),
+        ("kill -TERM $$", -15),
+        ("no-such-command-here", 127),
+    ],
 )
 def test_exit_codes_and_signals_are_passed_on(user: User, script: str, code: int) -> None:
     outcome = user.run(script)
@@ -670,15 +804,20 @@ def test_exit_codes_and_signals_are_passed_on(user: User, script: str, code: int
         ("bash -c 'kill -TERM $$'; exit $?", "SIGTERM ended it"),
     ],
 )
-def test_an_end_that_may_have_come_from_outside_is_said(user: User, script: str, disturbed: str | None) -> None:
+def test_an_end_that_may_have_come_from_outside_is_said(
+    user: User, script: str, disturbed: str | None
+) -> None:
     assert user.run(script)["disturbed"] == disturbed
 
 
-def test_results_that_find_no_room_are_said_to_be_lost(user: User, mounted: Callable[..., Path]) -> None:
+def test_results_that_find_no_room_are_said_to_be_lost(
+    user: User, mounted: Callable[..., Path]
+) -> None:
     out = mounted("out", "-t", "tmpfs", "-o", "size=64k,mode=777", "none")
     outcome = user.run(f"head -c 1M /dev/zero > {out}/1.json.gz", results=out)
     assert outcome == {
-        "error": "what the dry run found could not be written to its temporary folder: No space left on device"
+        "error": "what the dry run found could not be written to its temporary folder: No space "
+        "left on device"
     }
 
 
@@ -690,7 +829,9 @@ def test_results_that_find_no_room_are_said_to_be_lost(user: User, mounted: Call
         (["true"], {"cwd": "/no/such/folder"}, 127, "/no/such/folder"),
     ],
 )
-def test_what_cannot_be_started(user: User, argv: Sequence[str], settings: Any, code: int, words: str) -> None:
+def test_what_cannot_be_started(
+    user: User, argv: Sequence[str], settings: Any, code: int, words: str
+) -> None:
     outcome = user.run("", argv=argv, **settings)
     assert outcome["returncode"] == code
     assert words in outcome["output_tail"]
@@ -708,9 +849,14 @@ def test_stdin_is_empty(user: User) -> None:
 
 def test_the_command_starts_clean(user: User) -> None:
     """No descriptor of ours, no blocked or ignored signal, no way to gain a privilege."""
-    script = "ls /proc/self/fd; grep -E '^(SigBlk|SigIgn|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | cut -f2"
+    script = (
+        "ls /proc/self/fd; grep -E '^(SigBlk|SigIgn|CapInh|CapAmb|NoNewPrivs)' "
+        "/proc/self/status | cut -f2"
+    )
     found = user.run(script)["output_tail"].split()
-    glibcs_own = 0b11 << 31  # signals 32 and 33 are glibc's own; its posix_spawn, by which make starts us, ignores them
+    glibcs_own = (
+        0b11 << 31
+    )  # signals 32 and 33 are glibc's own; its posix_spawn, by which make starts us, ignores them
     assert [int(word, 16) & ~glibcs_own for word in found if len(word) == 16] == [0] * 4
     assert sorted(word for word in found if len(word) < 16) == [
         "0",
@@ -733,10 +879,13 @@ STAYER = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; sleep 10
 
 @contextmanager
 def started(user: User, **settings: Any) -> "Iterator[subprocess.Popen[str]]":
-    """Start a script that does not end, and go on when it runs; a test that fails does not wait for it."""
+    """Start a script that does not end, and go on when it runs; a test that fails does not wait for
+    it."""
     with user.start(STAYER, **settings) as process:
         try:
-            wait_until(lambda: any(line.startswith("bash\0-c\0sleep 1000") for line in user.alive()))
+            wait_until(
+                lambda: any(line.startswith("bash\0-c\0sleep 1000") for line in user.alive())
+            )
             yield process
         finally:
             process.kill()
@@ -769,11 +918,24 @@ def test_a_signal_that_we_ignore_does_not_end_it(user: User) -> None:
 
 def test_what_is_missing_is_named(user: User) -> None:
     """In a user namespace whose own limit on user namespaces is 0, with no capability."""
-    inner = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --inh-caps -all --bounding-set -all "$@"'
+    inner = (
+        "echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --inh-caps -all "
+        '--bounding-set -all "$@"'
+    )
     request = {"argv": ["true"], "cwd": "/", "environ": {}, "limits": LIMITS, "user": None}
     request |= {"show": [], "hide": [], "results": None, "cover": {}, "meter": None}
     process = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "sh", "-c", inner, "sh", sys.executable, str(DRIVER)],
+        [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "sh",
+            "-c",
+            inner,
+            "sh",
+            sys.executable,
+            str(DRIVER),
+        ],
         input=json.dumps(request),
         capture_output=True,
         text=True,

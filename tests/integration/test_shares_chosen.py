@@ -1,4 +1,5 @@
-"""Shares on a real cluster: chosen, allocated by Slurm, and the job finds the limit that holds it to its own."""
+"""Shares on a real cluster: chosen, allocated by Slurm, and the job finds the limit that holds it
+to its own."""
 
 import re
 import subprocess
@@ -17,7 +18,8 @@ SITE_FILE = resources.tree("site-config") / "examples" / "mig-and-shares.toml"
 SITE = load_site(SITE_FILE)
 GPUS = option_gpus(SITE, load_catalogue())
 LIMITS = (
-    'import os\nprint(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))'
+    'import os\nprint(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), '
+    'os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))'
 )
 
 
@@ -28,7 +30,9 @@ class Lab:
         self.cluster = cluster
 
     def submit(self, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run(*WARM_XSBATCH, *argv, "job.sh", cwd=folder, XDG_STATE_HOME=str(folder / "state"))
+        return self.cluster.run(
+            *WARM_XSBATCH, *argv, "job.sh", cwd=folder, XDG_STATE_HOME=str(folder / "state")
+        )
 
     def finished(self, done: subprocess.CompletedProcess[str], folder: Path) -> tuple[str, str]:
         """Return what Slurm says of the job, with where its GPUs were, and what the job printed."""
@@ -63,14 +67,18 @@ def test_a_job_gets_its_part_of_a_gpu_by_mps(cut_up: Lab, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["#XMEM whole", "#SBATCH --exclusive"])
-def test_a_job_that_wants_no_part_of_a_gpu_gets_a_whole_one(cut_up: Lab, folder: Path, line: str) -> None:
+def test_a_job_that_wants_no_part_of_a_gpu_gets_a_whole_one(
+    cut_up: Lab, folder: Path, line: str
+) -> None:
     script = (folder / "job.sh").read_text()
     (folder / "job.sh").write_text(script.replace("#SBATCH", f"{line}\n#SBATCH", 1))
     done = cut_up.submit(folder, "--hold", "--partition=small", "--gres=gpu:1")
     assert "--gres=gpu:1 -> --gres=gpu:t4:1 " in done.stderr, done.stderr
 
 
-def test_a_job_that_overrules_its_limit_gets_a_gpu_that_is_its_own(cut_up: Lab, folder: Path) -> None:
+def test_a_job_that_overrules_its_limit_gets_a_gpu_that_is_its_own(
+    cut_up: Lab, folder: Path
+) -> None:
     """All the ways of doing so are in tests/integration/test_dry_run.py."""
     script = (folder / "job.sh").read_text()
     export = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

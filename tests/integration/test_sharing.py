@@ -1,4 +1,5 @@
-"""Two tenants of one sharded GPU on a real cluster: the one that asked for too little fails, its neighbour does not."""
+"""Two tenants of one sharded GPU on a real cluster: the one that asked for too little fails, its
+neighbour does not."""
 
 import os
 import subprocess
@@ -34,7 +35,9 @@ def folder() -> Iterator[Path]:
         lab.down(Path(parent, "lab"))
 
 
-def test_a_wrong_estimate_hurts_its_own_job_only(folder: Path, tmp_path: Path, job_python: Path) -> None:
+def test_a_wrong_estimate_hurts_its_own_job_only(
+    folder: Path, tmp_path: Path, job_python: Path
+) -> None:
     environ = os.environ | lab.environment(folder)
     outputs = {}
     for name, units in (("short", 2), ("right", 6)):
@@ -43,7 +46,15 @@ def test_a_wrong_estimate_hurts_its_own_job_only(folder: Path, tmp_path: Path, j
         outputs[name] = tmp_path / f"{name}.out"
         command = f"{job_python} {name}.py; echo ended with $? on $SLURMD_NODENAME"
         done = subprocess.run(
-            ["sbatch", "-p", "class", f"--gres={granted.entry}", f"--output={outputs[name]}", "--wrap", command],
+            [
+                "sbatch",
+                "-p",
+                "class",
+                f"--gres={granted.entry}",
+                f"--output={outputs[name]}",
+                "--wrap",
+                command,
+            ],
             env=environ | dict(granted.variables),
             cwd=tmp_path,
             capture_output=True,
@@ -51,7 +62,11 @@ def test_a_wrong_estimate_hurts_its_own_job_only(folder: Path, tmp_path: Path, j
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    wait_until(lambda: all(path.is_file() and "ended with" in path.read_text() for path in outputs.values()))
+    wait_until(
+        lambda: all(
+            path.is_file() and "ended with" in path.read_text() for path in outputs.values()
+        )
+    )
     short, right = outputs["short"].read_text(), outputs["right"].read_text()
     assert "OutOfMemoryError" in short
     assert "has its memory" not in short

@@ -20,18 +20,26 @@ def site(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     return cluster.run(XMEM_SLURM, "site", *words)
 
 
-def test_a_discovered_site_is_the_one_that_the_cluster_was_made_from(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_discovered_site_is_the_one_that_the_cluster_was_made_from(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     done = site(cluster, "discover")
     assert done.returncode == 0, done.stderr
     found, example = Site.model_validate(tomllib.loads(done.stdout)), load_site(EXAMPLE_SITE)
     fields = ("names", "cpus", "memory_mib", "features", "gpus", "partitions")
 
     def groups(of: Site) -> list[dict[str, object]]:
-        return sorted((group.model_dump(include=set(fields)) for group in of.nodes), key=lambda each: each["names"])
+        return sorted(
+            (group.model_dump(include=set(fields)) for group in of.nodes),
+            key=lambda each: each["names"],
+        )
 
     assert groups(found) == groups(example)
     assert found.partition == example.partition
-    kinds = {name: (option.type, option.gpu.replace("pcie", "sxm4")) for name, option in found.option.items()}
+    kinds = {
+        name: (option.type, option.gpu.replace("pcie", "sxm4"))
+        for name, option in found.option.items()
+    }
     assert kinds == {name: (option.type, option.gpu) for name, option in example.option.items()}
 
     (tmp_path / "site.toml").write_text(done.stdout)
@@ -76,7 +84,10 @@ def test_all_that_is_wrong_is_told_at_once(cluster: Cluster, tmp_path: Path) -> 
         "node b1: not in the file, and has gpu:a100_80:2",
         "partition cpu: max_time is 7-00:00:00 on the cluster",
         "option.a100_80: an option needs a GRES type, a constraint, or a gres",
-        "option a100_80: sbatch --partition=gpu --time=1: the chosen GPU has no feature to ask for it by",
+        (
+            "option a100_80: sbatch --partition=gpu --time=1: the chosen GPU has no feature to ask for "
+            "it by"
+        ),
     ):
         assert any(each.startswith(line) for each in told), told
     assert not any("2-00:00:00" in line for line in told)
@@ -93,7 +104,9 @@ def test_without_a_cluster_the_file_alone_can_be_checked(cluster: Cluster) -> No
     assert "scontrol" in alone.stderr
 
 
-def test_the_hooks_are_installed_with_a_backup_and_can_be_looked_at_first(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_hooks_are_installed_with_a_backup_and_can_be_looked_at_first(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     (tmp_path / "cli_filter.lua").write_text("-- the site's own\n")
     printed = site(cluster, "install", "--print", "--folder", str(tmp_path))
     assert "slurm_cli_pre_submit" in printed.stdout
@@ -105,7 +118,9 @@ def test_the_hooks_are_installed_with_a_backup_and_can_be_looked_at_first(cluste
     backup = next(tmp_path.glob("cli_filter.lua.*"))
     assert backup.read_text() == "-- the site's own\n"
     assert str(backup) in done.stdout
-    assert site(cluster, "install", "--folder", str(tmp_path)).stdout == "", "what is there already is left alone"
+    assert site(cluster, "install", "--folder", str(tmp_path)).stdout == "", (
+        "what is there already is left alone"
+    )
     assert len(list(tmp_path.iterdir())) == 3
     refused = site(cluster, "install", "--folder", "/nowhere/slurm")
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -128,7 +143,9 @@ def test_a_python_that_does_not_start_the_filter_is_told_to_the_administrator(
     told = site(cluster, "check", "--folder", str(tmp_path))
     assert told.returncode == 2
     assert told.stdout.startswith("/nowhere/python: No such file or directory; the filter")
-    monkeypatch.setattr(os, "geteuid", lambda: 1)  # whether others can reach where these tests are is not asked here
+    monkeypatch.setattr(
+        os, "geteuid", lambda: 1
+    )  # whether others can reach where these tests are is not asked here
     assert hooks.unusable(sys.executable) is None
 
 
@@ -157,8 +174,12 @@ def test_each_kind_of_gpu_is_measured_once_and_kept_in_the_site_file(
     ]
     assert path.read_text() == EXAMPLE_SITE.read_text()
 
-    path.write_text(path.read_text() + '\n[option.l4.measured]\ncontext_bytes = 7\nsource = "another day"\n')
-    done = site(cluster, "calibrate", "--site", str(path), "--python", str(job_python), "--seconds", "120")
+    path.write_text(
+        path.read_text() + '\n[option.l4.measured]\ncontext_bytes = 7\nsource = "another day"\n'
+    )
+    done = site(
+        cluster, "calibrate", "--site", str(path), "--python", str(job_python), "--seconds", "120"
+    )
     assert done.returncode == 0, done.stderr
     found = load_site(path)
     for name in ("a100_40", "a100_80", "h200"):
@@ -168,6 +189,8 @@ def test_each_kind_of_gpu_is_measured_once_and_kept_in_the_site_file(
         assert measured.nccl_bytes is None, "the stand-ins know nothing of NCCL's buffers"
         assert "NVML does not say" in measured.source
     assert found.option["l4"].measured is not None
-    assert found.option["l4"].measured.source == "another day", "what is measured already is not measured again"
+    assert found.option["l4"].measured.source == "another day", (
+        "what is measured already is not measured again"
+    )
     assert site(cluster, "calibrate", "--site", str(path), "--print").stdout.strip() == ""
     assert option_gpus(found, catalogue)["l4"].context_bytes == 7

@@ -1,4 +1,5 @@
-"""A site whose job_submit refuses every spelling but its own: jobs that nobody could submit there before are taken."""
+"""A site whose job_submit refuses every spelling but its own: jobs that nobody could submit there
+before are taken."""
 
 import re
 import subprocess
@@ -37,9 +38,13 @@ def picky() -> Iterator[Cluster]:
     with running_lab(SITE_FILE, {"job_submit.lua": PICKY}) as running:
         ours = running.folder.with_name("ours")
         ours.mkdir()
-        (ours / "batch.sh.j2").write_text("{{ head }}# {{ record }}\nmodule load gpu\n{{ body -}}\n")
+        (ours / "batch.sh.j2").write_text(
+            "{{ head }}# {{ record }}\nmodule load gpu\n{{ body -}}\n"
+        )
         site_file = ours.with_name("site.toml")
-        site_file.write_text(SITE_FILE.read_text().replace("[dialect]", 'templates = "ours"\n\n[dialect]', 1))
+        site_file.write_text(
+            SITE_FILE.read_text().replace("[dialect]", 'templates = "ours"\n\n[dialect]', 1)
+        )
         yield Cluster(running.folder, running.environ | {"XMEM_SITE": str(site_file)})
 
 
@@ -48,7 +53,9 @@ def folder(tmp_path: Path, warm_python: Path) -> Path:
     return write_job(tmp_path, warm_python, "--output=/dev/null")
 
 
-def submit(program: Sequence[str], folder: Path, picky: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
+def submit(
+    program: Sequence[str], folder: Path, picky: Cluster, *argv: str
+) -> subprocess.CompletedProcess[str]:
     return picky.run(*program, "--hold", *argv, cwd=folder, XDG_STATE_HOME=str(folder / "state"))
 
 
@@ -61,7 +68,9 @@ def submit(program: Sequence[str], folder: Path, picky: Cluster, *argv: str) -> 
         (("--gres=gpu:1,VramPerGpu:80G",), "32000M"),
     ],
 )
-def test_every_spelling_becomes_the_sites_own(picky: Cluster, folder: Path, argv: tuple[str, ...], memory: str) -> None:
+def test_every_spelling_becomes_the_sites_own(
+    picky: Cluster, folder: Path, argv: tuple[str, ...], memory: str
+) -> None:
     plain = submit(["sbatch"], folder, picky, *argv, "job.sh")
     assert plain.returncode == 1, "the site would not have taken it"
 
@@ -95,7 +104,9 @@ def test_the_dialect_is_found_on_the_cluster(picky: Cluster, tmp_path: Path) -> 
 
 
 def test_the_sites_own_template_is_what_slurm_gets(picky: Cluster, folder: Path) -> None:
-    (folder / "job.sh").write_text((folder / "job.sh").read_text().replace("#SBATCH", "#SBATCH --gpus=1\n#SBATCH", 1))
+    (folder / "job.sh").write_text(
+        (folder / "job.sh").read_text().replace("#SBATCH", "#SBATCH --gpus=1\n#SBATCH", 1)
+    )
     done = submit(WARM_XSBATCH, folder, picky, "job.sh")
     assert done.returncode == 0, done.stderr
     written = picky.slurm("scontrol", "write", "batch_script", done.stdout.split()[-1], "-")

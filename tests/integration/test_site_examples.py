@@ -1,4 +1,5 @@
-"""Every example site is a cluster that comes up, is as the file says, and gives out each of its options."""
+"""Every example site is a cluster that comes up, is as the file says, and gives out each of its
+options."""
 
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def test_there_is_one_for_each_common_style() -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.slow(covers=["site-config/*", "xmem_slurm/site/*", "xmem_slurm/lab/*", "templates/lab/*"])
+@pytest.mark.slow(
+    covers=["site-config/*", "xmem_slurm/site/*", "xmem_slurm/lab/*", "templates/lab/*"]
+)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_a_cluster(example: Path) -> None:
     site = load_site(example)
@@ -34,6 +37,13 @@ def ran_on_each_option(site: Site, cluster: Cluster) -> dict[str, str]:
     jobs = {}
     for name, option in site.option.items():
         partition = next(group.partitions[0] for group in site.nodes if name in group.gpus)
-        words = ["--parsable", "--output=/dev/null", f"--partition={partition}", *dialect.words(option, site.dialect)]
+        words = [
+            "--parsable",
+            "--output=/dev/null",
+            f"--partition={partition}",
+            *dialect.words(option, site.dialect),
+        ]
         jobs[name] = cluster.slurm("sbatch", "--chdir=/", *words, "--wrap=true").strip()
-    return {name: cluster.ended(job).partition("JobState=")[2].split()[0] for name, job in jobs.items()}
+    return {
+        name: cluster.ended(job).partition("JobState=")[2].split()[0] for name, job in jobs.items()
+    }

@@ -1,4 +1,5 @@
-"""Every allocation knows the line that asked for it: forward, backward, recomputed, in threads; and its module."""
+"""Every allocation knows the line that asked for it: forward, backward, recomputed, in threads; and
+its module."""
 
 import json
 import os
@@ -57,7 +58,11 @@ def dry_run(tmp_path: Path, python: Path, code: str) -> Trace:
     (tmp_path / "train.py").write_text(code)
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
     (found,) = [
-        t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))).traces if t.allocations
+        t
+        for t in runner.run(
+            DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))
+        ).traces
+        if t.allocations
     ]
     return found
 
@@ -69,10 +74,15 @@ def of_size(found: Trace, size: int, *categories: Category) -> Iterator[Origin]:
 
 
 @pytest.mark.parametrize("mode", ["plain", "reentrant", "not reentrant"])
-def test_each_allocation_names_its_line_and_module(tmp_path: Path, warm_python: Path, mode: str) -> None:
+def test_each_allocation_names_its_line_and_module(
+    tmp_path: Path, warm_python: Path, mode: str
+) -> None:
     found = dry_run(tmp_path, warm_python, f"MODE = {mode!r}\n{MODEL}")
     assert found.error is None
-    seen = {(site.function, LINES.get(site.line, "").partition(" ")[0], site.module) for site in of_size(found, WIDE)}
+    seen = {
+        (site.function, LINES.get(site.line, "").partition(" ")[0], site.module)
+        for site in of_size(found, WIDE)
+    }
     expected = (
         ("forward", "h", "blocks.{}.wide"),
         ("forward", "h", "blocks.{}"),  # gelu
@@ -81,14 +91,22 @@ def test_each_allocation_names_its_line_and_module(tmp_path: Path, warm_python: 
         ("SplitBackward0", "", "blocks.{}"),  # chunk allocates nothing
         ("GeluBackward0", "h", "blocks.{}"),
     )
-    assert seen == {(node, line, module.format(block)) for block in range(3) for node, line, module in expected}
+    assert seen == {
+        (node, line, module.format(block)) for block in range(3) for node, line, module in expected
+    }
 
 
-def test_a_stack_leads_from_the_line_to_the_script_itself(tmp_path: Path, warm_python: Path) -> None:
+def test_a_stack_leads_from_the_line_to_the_script_itself(
+    tmp_path: Path, warm_python: Path
+) -> None:
     found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}")
     (gelu, *_), (backward, *_) = (
         [
-            [(site.function, LINES[site.line]) for site in found.stack_of(number) if site.file.endswith("/train.py")]
+            [
+                (site.function, LINES[site.line])
+                for site in found.stack_of(number)
+                if site.file.endswith("/train.py")
+            ]
             for number, allocation in enumerate(found.allocations)
             if allocation.size == WIDE and found.site_of(number).function == function
         ]
@@ -99,10 +117,15 @@ def test_a_stack_leads_from_the_line_to_the_script_itself(tmp_path: Path, warm_p
     assert backward == [("GeluBackward0", line), *gelu]
 
 
-def test_parameters_and_their_optimizer_state_have_their_names(tmp_path: Path, warm_python: Path) -> None:
+def test_parameters_and_their_optimizer_state_have_their_names(
+    tmp_path: Path, warm_python: Path
+) -> None:
     found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}")
     names = {f"blocks.{block}.{layer}.weight" for block in range(3) for layer in ("wide", "narrow")}
-    for category, line in ((Category.PARAM, "net = Net().cuda()"), (Category.OPT, "optimizer.step()")):
+    for category, line in (
+        (Category.PARAM, "net = Net().cuda()"),
+        (Category.OPT, "optimizer.step()"),
+    ):
         sites = list(of_size(found, WEIGHT, category))
         assert {site.module for site in sites} == names
         assert {LINES[site.line] for site in sites} == {line}
@@ -124,7 +147,11 @@ def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, warm_python: P
         {**os.environ, "PATH": f"{warm_python.parent}:{os.environ['PATH']}"},
     )
     (found,) = [
-        t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))).traces if t.allocations
+        t
+        for t in runner.run(
+            DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))
+        ).traces
+        if t.allocations
     ]
     assert list(of_size(found, 3 * 4 << 20)) == [Origin("<string>", 2, "<module>", "")]
 
@@ -159,11 +186,14 @@ for _ in range(3):
 
 
 def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, warm_python: Path) -> None:
-    """torch's hook loses it, so without a report there is no hook, and a run that stops is made again without."""
+    """torch's hook loses it, so without a report there is no hook, and a run that stops is made
+    again without."""
     (tmp_path / "train.py").write_text(HANDLED)
     job = Job(f"#!/bin/sh\nexec {warm_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
     plain, with_frames = (
-        dispatch.here(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins))).traces[0]
+        dispatch.here(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins))).traces[
+            0
+        ]
         for origins in (False, True)
     )
     assert (plain.error, plain.steps, plain.made_at) == (None, 3, [0] * len(plain.allocations))

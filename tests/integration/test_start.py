@@ -1,4 +1,5 @@
-"""xsbatch, xmem-slurm and the filter start whatever the user's environment does to Python, and hand it on untouched."""
+"""xsbatch, xmem-slurm and the filter start whatever the user's environment does to Python, and hand
+it on untouched."""
 
 import os
 import shutil
@@ -28,14 +29,35 @@ ENVIRONMENTS = {
     "usercustomize of another base": {"PYTHONUSERBASE": "home/.local"},
     "a json.py on PYTHONPATH": {"PYTHONPATH": "."},
     "warnings are errors": {"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1"},
-    "inspect": {"PYTHONINSPECT": "1", "PYTHONSTARTUP": "raises/sitecustomize.py", "PYTHONVERBOSE": "1"},
+    "inspect": {
+        "PYTHONINSPECT": "1",
+        "PYTHONSTARTUP": "raises/sitecustomize.py",
+        "PYTHONVERBOSE": "1",
+    },
     "no bytecode": {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONOPTIMIZE": "2", "PYTHONUNBUFFERED": "1"},
-    "C locale": {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "NAME": "\udce9t\udcff"},
+    "C locale": {
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "LC_ALL": "C",
+        "NAME": "\udce9t\udcff",
+    },
     "C locale, coerced": {"LC_CTYPE": "C", "LANG": "C"},
     "a wrong PYTHONUTF8": {"PYTHONUTF8": "maybe", "PYTHONIOENCODING": "no-such-encoding"},
     "a wrong allocator": {"PYTHONMALLOC": "no-such-allocator", "PYTHONHASHSEED": "-7"},
-    "functions": {"BASH_FUNC_module%%": '() {  eval "$(x)"\n}', "not-a-name": "1", "1": "2", "a.b": ""},
-    "what a shell sets": {"PWD": "/wrong", "OLDPWD": "/nowhere", "SHLVL": "x", "_": "/y", "IFS": "x", "OPTIND": "9"},
+    "functions": {
+        "BASH_FUNC_module%%": '() {  eval "$(x)"\n}',
+        "not-a-name": "1",
+        "1": "2",
+        "a.b": "",
+    },
+    "what a shell sets": {
+        "PWD": "/wrong",
+        "OLDPWD": "/nowhere",
+        "SHLVL": "x",
+        "_": "/y",
+        "IFS": "x",
+        "OPTIND": "9",
+    },
     "lines": {"TEXT": "a\nb\n\nXMEM_BLOCKS=9\n", "XMEM_BLOCK_3": "x", "PS4": "+"},
     "much": {f"LONG_{n}": "y" * 100_000 for n in range(4)},
     "no PATH": {"PATH": ""},
@@ -60,19 +82,31 @@ def folder(tmp_path: Path) -> Path:
 def handed_on(folder: Path, environ: Mapping[str, str], *argv: str) -> tuple[bytes, bytes, int]:
     """Submit with `env` in place of sbatch, which prints what it is given."""
     done = subprocess.run(
-        [XSBATCH, *argv], cwd=folder, env=environ, input=b"#!/bin/sh\n", capture_output=True, check=False
+        [XSBATCH, *argv],
+        cwd=folder,
+        env=environ,
+        input=b"#!/bin/sh\n",
+        capture_output=True,
+        check=False,
     )
     return done.stdout, done.stderr, done.returncode
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_environment_is_handed_on_as_it_was(name: str, folder: Path) -> None:
-    environ = {"XMEM_SBATCH": shutil.which("env") or "", "PATH": PATH, "HOME": str(folder), **ENVIRONMENTS[name]}
+    environ = {
+        "XMEM_SBATCH": shutil.which("env") or "",
+        "PATH": PATH,
+        "HOME": str(folder),
+        **ENVIRONMENTS[name],
+    }
     expected = b"".join(os.fsencode(f"{name}={value}\0") for name, value in environ.items())
     assert handed_on(folder, environ, "--null") == (expected, b"", 0)
     off = {**environ, "XMEM_OFF": "1"}
     assert handed_on(folder, off, "--null") == (expected + b"XMEM_OFF=1\0", b"", 0)
-    done = subprocess.run([XMEM_SLURM, "--version"], cwd=folder, env=environ, capture_output=True, check=False)
+    done = subprocess.run(
+        [XMEM_SLURM, "--version"], cwd=folder, env=environ, capture_output=True, check=False
+    )
     assert (done.stdout.split()[0], done.stderr, done.returncode) == (b"xmem-slurm", b"", 0)
 
 
@@ -100,7 +134,8 @@ def test_a_preloaded_file_that_is_missing(folder: Path) -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """Return a folder with the launchers, as an installation has them, and an `sbatch` of its own."""
+    """Return a folder with the launchers, as an installation has them, and an `sbatch` of its
+    own."""
     for name in ("xsbatch", "xmem-slurm", "xmem-slurm-python"):
         shutil.copy(Path(XSBATCH).with_name(name), tmp_path)
     real = tmp_path / "real"
@@ -125,7 +160,16 @@ def test_a_user_who_may_start_no_process_still_submits(shell: str, tmp_path: Pat
         (place / "xmem-slurm-python").write_text("#!/nonexistent\n")
         limited = ["bash", "-c", 'ulimit -u 1; exec "$@"', "limited", shell, place / "xsbatch"]
         done = subprocess.run(
-            ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *limited, "--xmem-report=x", "-n 1", "a b"],
+            [
+                "setpriv",
+                "--reuid=54321",
+                "--regid=54321",
+                "--clear-groups",
+                *limited,
+                "--xmem-report=x",
+                "-n 1",
+                "a b",
+            ],
             env={"PATH": f"{place}:/usr/bin:/bin"},
             capture_output=True,
             text=True,
@@ -147,7 +191,9 @@ def _writer(fifo: Path, reader: "subprocess.Popen[bytes]") -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_whom_a_signal_ends_meanwhile_submits_nothing(shell: str, number: signal.Signals, copied: Path) -> None:
+def test_whom_a_signal_ends_meanwhile_submits_nothing(
+    shell: str, number: signal.Signals, copied: Path
+) -> None:
     """A Ctrl-C while the shell waits for a file that does not come."""
     (copied / "xmem-slurm-python").unlink()
     os.mkfifo(copied / "xmem-slurm-python")
@@ -177,13 +223,17 @@ def test_where_its_python_is_gone_the_job_goes_as_it_was_written(how: str, copie
     elif how == "no interpreter":
         start.write_text(f"#!{copied}/gone/python\n{text}")
     else:
-        start.write_text(f"#!{Path(sys.executable).resolve()}\n{text}")  # the Python that the environment was made of
+        start.write_text(
+            f"#!{Path(sys.executable).resolve()}\n{text}"
+        )  # the Python that the environment was made of
     environ = {"PATH": f"{copied}:{copied}/real:{PATH}", "HOME": str(copied)}
     (copied / "sbatch").symlink_to("xsbatch")  # a site may have it so
 
     def run(name: str, *argv: str, **more: str) -> tuple[int, str, str]:
         command = [copied / name, *argv]
-        done = subprocess.run(command, env={**environ, **more}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env={**environ, **more}, capture_output=True, text=True, check=False
+        )
         return done.returncode, done.stdout, done.stderr
 
     for name in ("xsbatch", "sbatch"):
@@ -206,7 +256,9 @@ def test_an_installation_below_the_users_home(copied: Path) -> None:
     place.mkdir(parents=True)
     (place / "ours.pth").write_text(str(Path(xmem_slurm.__file__).parents[1]))
     start = copied / "xmem-slurm-python"
-    start.write_text(f"#!{Path(sys.executable).resolve()}\n{start.read_text().partition(chr(10))[2]}")
+    start.write_text(
+        f"#!{Path(sys.executable).resolve()}\n{start.read_text().partition(chr(10))[2]}"
+    )
     environ = {"PATH": f"{copied}/real:{PATH}", "HOME": str(copied)}
     command = [copied / "xsbatch", "--xmem-off", "job.sh"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -221,5 +273,7 @@ def test_a_wrapper_that_calls_a_broken_xsbatch_is_left_behind(copied: Path) -> N
         wrapper.write_text(f'#!/bin/sh\n{call} --comment=wrapped "$@"\n')
         wrapper.chmod(0o755)
         environ = {"PATH": f"{wrapper.parent}:{copied}:{copied}/real:{PATH}"}
-        done = subprocess.run([copied / "xsbatch", "job.sh"], env=environ, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [copied / "xsbatch", "job.sh"], env=environ, capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stdout) == (0, "--comment=wrapped job.sh\n"), done.stderr

@@ -1,4 +1,5 @@
-"""Ranks that differ, pipeline stages and uneven shards: run together, each allocates what it does among real ones."""
+"""Ranks that differ, pipeline stages and uneven shards: run together, each allocates what it does
+among real ones."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -181,7 +182,8 @@ Found = Sequence[Mapping[str, Mapping[str, int]]]
 
 @pytest.fixture(scope="module")
 def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What each of four processes says that meet through torch's own TCPStore, without the probe."""
+    """What each of four processes says that meet through torch's own TCPStore, without the
+    probe."""
     folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(job_python)
     command = [job_python, "-c", WITHOUT_PROBE + STAGES + MEASURED, json.dumps(REAL)]
     processes = [start(command, ranked(rank, port) | shown, folder) for rank in range(RANKS)]
@@ -194,7 +196,15 @@ def dry(warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("dry")
     (folder / "train.py").write_text(STAGES + MEASURED)
     ways = json.dumps([*REAL, "GPipe, shapes told", "interleaved, shapes told"])
-    launcher = [warm_python, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "train.py", ways, "rank"]
+    launcher = [
+        warm_python,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={RANKS}",
+        "train.py",
+        ways,
+        "rank",
+    ]
     found = traces(launcher, folder, {"XMEM_RUN_RANKS": f"0,1,2,3/{RANKS}"})
     assert sorted(each.rank for each in found) == list(range(RANKS))
     assert all(each.peers == list(range(RANKS)) for each in found)
@@ -203,7 +213,9 @@ def dry(warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 @pytest.mark.parametrize("way", REAL)
-def test_each_rank_allocates_what_it_does_among_real_processes(way: str, dry: Found, together: Found) -> None:
+def test_each_rank_allocates_what_it_does_among_real_processes(
+    way: str, dry: Found, together: Found
+) -> None:
     assert [rank[way] for rank in dry] == [rank[way] for rank in together]
     assert len({rank[way]["allocated"] for rank in dry}) == RANKS
 
@@ -212,7 +224,9 @@ def test_each_rank_allocates_what_it_does_among_real_processes(way: str, dry: Fo
 def test_shapes_that_stages_tell_each_other_arrive(way: str, dry: Found) -> None:
     """Finding them out runs each stage once on its own; from then on all is the same."""
     for rank in dry:
-        assert rank[f"{way}, shapes told"]["allocated"] == pytest.approx(rank[way]["allocated"], rel=0.01)
+        assert rank[f"{way}, shapes told"]["allocated"] == pytest.approx(
+            rank[way]["allocated"], rel=0.01
+        )
 
 
 def dry_run(way: str, script: str, folder: Path, job_python: Path) -> Sequence[trace.Trace]:
@@ -229,8 +243,14 @@ def run_dry(train: str, script: str, folder: Path, job_python: Path) -> Sequence
 
 @pytest.mark.usefixtures("without_sandbox")
 def test_a_pipeline_is_sized_by_its_largest_stage(warm_python: Path, tmp_path: Path) -> None:
-    found = estimate(dry_run("by hand", f"torchrun --nproc-per-node={RANKS}", tmp_path, warm_python), "h100", H100)
-    assert [each.trace.rank for each in sorted(found.ranks, key=lambda each: each.trace.rank)] == list(range(RANKS))
+    found = estimate(
+        dry_run("by hand", f"torchrun --nproc-per-node={RANKS}", tmp_path, warm_python),
+        "h100",
+        H100,
+    )
+    assert [
+        each.trace.rank for each in sorted(found.ranks, key=lambda each: each.trace.rank)
+    ] == list(range(RANKS))
     assert found.largest.trace.rank == RANKS - 1
     assert all(each.trace.state == "steady" and each.trace.steps >= 3 for each in found.ranks)
 
@@ -238,7 +258,9 @@ def test_a_pipeline_is_sized_by_its_largest_stage(warm_python: Path, tmp_path: P
 @pytest.mark.usefixtures("without_sandbox")
 def test_the_largest_shard_is_run_beside_rank_0(warm_python: Path, tmp_path: Path) -> None:
     found = estimate(
-        dry_run("uneven ZeRO-1", f"torchrun --nproc-per-node={RANKS}", tmp_path, warm_python), "h100", H100
+        dry_run("uneven ZeRO-1", f"torchrun --nproc-per-node={RANKS}", tmp_path, warm_python),
+        "h100",
+        H100,
     )
     first, other = sorted(found.ranks, key=lambda each: each.trace.rank)
     assert (first.trace.rank, other.trace.rank) == (0, 1)
@@ -271,13 +293,19 @@ def test_the_last_rank_is_run_where_nothing_else_is_in_doubt(
     environ = {"HOME": str(tmp_path), "PATH": f"{warm_python.parent}:/usr/bin:/bin"}
     script = f"#!/bin/bash\ntorchrun --nproc-per-node={RANKS} train.py\n"
     with_nvlink = load_catalogue()["h100-sxm5-80gb"]
-    order = DryRunOrder.of(Job(script.encode(), (), tmp_path, environ, (RANKS,)), with_nvlink, Budget(seconds=60))
+    order = DryRunOrder.of(
+        Job(script.encode(), (), tmp_path, environ, (RANKS,)), with_nvlink, Budget(seconds=60)
+    )
     dry_runs = DryRunsByKind(order, {"h100": with_nvlink}, SharedBudget(order.budget))
     found = estimate(dispatch.one(dry_runs.on("h100"), DryRuns()), "h100", with_nvlink)
     assert found.confidence == confidence, found.reasons
-    assert (dry_runs.order.ranks_alike, found.largest.trace.rank) == ((True, 0) if rows == 64 else (False, 3))
+    assert (dry_runs.order.ranks_alike, found.largest.trace.rank) == (
+        (True, 0) if rows == 64 else (False, 3)
+    )
     gradients = 4 * (1024 * 1024 + 1024)
-    assert [noted.count for noted in found.largest.doubts if noted.code == "ddp-buckets"] == [gradients]
+    assert [noted.count for noted in found.largest.doubts if noted.code == "ddp-buckets"] == [
+        gradients
+    ]
 
 
 ONE_EACH = """
@@ -288,7 +316,9 @@ torch.zeros(9, device="cuda")
 
 
 @pytest.mark.usefixtures("without_sandbox")
-def test_a_rank_that_finds_no_gpu_of_its_number_is_run_and_fails(warm_python: Path, tmp_path: Path) -> None:
+def test_a_rank_that_finds_no_gpu_of_its_number_is_run_and_fails(
+    warm_python: Path, tmp_path: Path
+) -> None:
     start = f"torchrun --nproc-per-node={RANKS} train.py"
     (alone,) = run_dry(ONE_EACH, start, tmp_path, warm_python)
     assert (alone.rank, alone.peers) == (0, [])

@@ -1,4 +1,5 @@
-"""Scripts whose steps change by what nothing tells of, and others of kinds that no other list has; a few of them.
+"""Scripts whose steps change by what nothing tells of, and others of kinds that no other list has;
+a few of them.
 
 The scripts stand in unseen_peaks/scripts, what is expected of each in unseen_peaks/cases.py;
 `python -m tests.integration.unseen_peaks table` prints the outcomes of all.
@@ -25,5 +26,7 @@ def test_each_script_is_in_the_list_and_says_what_it_is() -> None:
 @pytest.mark.torch
 @pytest.mark.slow(covers=["xmem_slurm/probe/*", "tests/integration/unseen_peaks/*"])
 @pytest.mark.parametrize("name", SOME)
-def test_the_peak_is_right_or_the_doubt_is_named(name: str, trainer_python: Path, tmp_path: Path) -> None:
+def test_the_peak_is_right_or_the_doubt_is_named(
+    name: str, trainer_python: Path, tmp_path: Path
+) -> None:
     check(UNSEEN_PEAKS, name, trainer_python, tmp_path)

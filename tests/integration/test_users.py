@@ -1,4 +1,5 @@
-"""Two ordinary users on one machine: dry runs at the login and on a CPU node, and neither touches the other's files."""
+"""Two ordinary users on one machine: dry runs at the login and on a CPU node, and neither touches
+the other's files."""
 
 import os
 import pwd
@@ -23,14 +24,19 @@ STEP = '[dry_run]\nwhere = "srun"\npartition = "cpu"\n'
 
 
 class User:
-    """An ordinary user: `home` is all that is theirs; what they run finds our packages and torch's, to read only."""
+    """An ordinary user: `home` is all that is theirs; what they run finds our packages and torch's,
+    to read only."""
 
     def __init__(self, name: str, home: Path, cluster: Cluster, job_python: Path) -> None:
         self.account, self.home, self.cluster = pwd.getpwnam(name), home, cluster
         (home / "job").mkdir(parents=True)
         ours = _python(home / "ours", Path(sys.executable), resources.tree("templates").parent)
         write_job(
-            home / "job", _python(home / "theirs", job_python), "--gres=gpu:h200:1", "--output=/dev/null", train=USES
+            home / "job",
+            _python(home / "theirs", job_python),
+            "--gres=gpu:h200:1",
+            "--output=/dev/null",
+            train=USES,
         )
         self.xsbatch = [str(ours), "-m", "xmem_slurm.cli.xsbatch_start", "--hold", "--parsable"]
         for path in (home, *home.rglob("*")):
@@ -39,9 +45,17 @@ class User:
 
     def submit(self, site: Path, **environ: str) -> tuple[str, str, str]:
         """Return whose job was submitted, its GRES, and what was said on stderr."""
-        identity = [f"--reuid={self.account.pw_uid}", f"--regid={self.account.pw_gid}", "--clear-groups"]
+        identity = [
+            f"--reuid={self.account.pw_uid}",
+            f"--regid={self.account.pw_gid}",
+            "--clear-groups",
+        ]
         kept = {name: self.cluster.environ[name] for name in ("PATH", "SLURM_CONF")}
-        environment = kept | {"HOME": str(self.home), "USER": self.account.pw_name, "XMEM_SITE": str(site)} | environ
+        environment = (
+            kept
+            | {"HOME": str(self.home), "USER": self.account.pw_name, "XMEM_SITE": str(site)}
+            | environ
+        )
         done = subprocess.run(
             ["setpriv", *identity, *self.xsbatch, "job.sh"],
             cwd=self.home / "job",
@@ -53,13 +67,19 @@ class User:
         assert done.returncode == 0, done.stderr
         shown = self.cluster.show(done.stdout.strip())
         self.cluster.slurm("scancel", done.stdout.strip())
-        return re.findall(r"UserId=(\w+)", shown)[0], re.findall(r"TresPerNode=(\S+)", shown)[0], done.stderr
+        return (
+            re.findall(r"UserId=(\w+)", shown)[0],
+            re.findall(r"TresPerNode=(\S+)", shown)[0],
+            done.stderr,
+        )
 
 
 def _python(folder: Path, like: Path, *more: Path) -> Path:
     """Make a Python that everybody may run, with the packages of another one."""
     code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-    packages = subprocess.run([like, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    packages = subprocess.run(
+        [like, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
     subprocess.run([SYSTEM_PYTHON, "-m", "venv", "--without-pip", folder], check=True)
     (site_packages,) = folder.glob("lib/python*/site-packages")
     (site_packages / "others.pth").write_text("\n".join(map(str, [packages, *more])))
@@ -69,9 +89,13 @@ def _python(folder: Path, like: Path, *more: Path) -> Path:
 @pytest.fixture
 def users(cluster: Cluster, job_python: Path) -> Iterator[list[User]]:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    shown = subprocess.run([SYSTEM_PYTHON, "--version"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run(
+        [SYSTEM_PYTHON, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     if os.getuid() != 0 or f" {version}." not in shown:
-        pytest.skip(f"becomes other users, whose {SYSTEM_PYTHON} must be a Python {version}: needs root")
+        pytest.skip(
+            f"becomes other users, whose {SYSTEM_PYTHON} must be a Python {version}: needs root"
+        )
     with tempfile.TemporaryDirectory(prefix="xmem-users-", dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         yield [User(name, Path(folder, name), cluster, job_python) for name in NAMES]
@@ -117,6 +141,8 @@ def test_a_cache_of_another_user_is_neither_read_nor_written(users: list[User], 
     before = owners(place)
     submitted, gres, said = guest.submit(site, XDG_CACHE_HOME=str(place))
     assert (submitted, gres) == (guest.account.pw_name, "gres:gpu:h200:1")
-    assert re.search("submitted as written: .*(others can write there|Permission denied)", said), said
+    assert re.search("submitted as written: .*(others can write there|Permission denied)", said), (
+        said
+    )
     assert len(said.splitlines()) == 1
     assert before == owners(place)

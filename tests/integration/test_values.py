@@ -1,4 +1,5 @@
-"""Values that decide what happens: those that came from the host are exact, checks hold, a mask selects everything."""
+"""Values that decide what happens: those that came from the host are exact, checks hold, a mask
+selects everything."""
 
 import os
 from dataclasses import replace
@@ -263,7 +264,8 @@ said = [row["detail"] for row in rows if row["code"] == "assumed-values"]
 made_up = {number for number, line in enumerate(open(__file__), 1) if "  " "# " in line}
 assert {int(each.rpartition(":")[2][:-1]) for each in said} == made_up, said
 """
-"""Each line with a comment makes up what is then read or decides a shape: these lines are said, and no others."""
+"""Each line with a comment makes up what is then read or decides a shape: these lines are said, and
+no others."""
 
 FIGURES = """
 model = torch.nn.Sequential(torch.nn.Embedding(100, 16), torch.nn.Flatten(), torch.nn.Linear(128, 10)).to(device)
@@ -340,7 +342,8 @@ def loss_and_accuracy(out):
 best_of = [endless, 0]
 assert epochs(loss_and_accuracy, both, None) == 20
 """
-"""What scripts end early by if it was not better for two epochs: on a GPU it may be, to the last one."""
+"""What scripts end early by if it was not better for two epochs: on a GPU it may be, to the last
+one."""
 
 THAWED = """
 head, body = torch.nn.Linear(2048, 1).to(device), torch.nn.Linear(2048, 2048).to(device).requires_grad_(False)
@@ -584,7 +587,8 @@ with torch.inference_mode(mode=False):
 assert (unknown * 2).requires_grad
 """,
 }
-"""What a script may do with torch, and none of it raises here; each has its own `unknown` and `known`."""
+"""What a script may do with torch, and none of it raises here; each has its own `unknown` and
+`known`."""
 
 EACH = """
 import traceback
@@ -624,7 +628,12 @@ for _ in range(6):
 
 
 def run(
-    folder: Path, warm_python: Path, code: str, shapes: Shapes = "most", numbers: Numbers = "zeros", **environ: str
+    folder: Path,
+    warm_python: Path,
+    code: str,
+    shapes: Shapes = "most",
+    numbers: Numbers = "zeros",
+    **environ: str,
 ) -> Trace:
     order = DryRunOrder.of(job(folder, warm_python, code, **environ), H200, Budget(seconds=60))
     (trace,) = runner.run(replace(order, shapes=shapes, numbers=numbers)).traces
@@ -657,7 +666,13 @@ def test_what_came_from_the_host_is_read_without_a_doubt(warm_python: Path, tmp_
 
 
 def test_what_ranks_compare_as_ddp_is_made_is_known(warm_python: Path, tmp_path: Path) -> None:
-    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    ranks = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
     found = run(tmp_path, warm_python, WRAPPED, **ranks)
     assert found.error is None
     assert "assumed-values" not in {doubt.code for doubt in found.doubts}
@@ -667,13 +682,19 @@ def test_what_was_assumed_is_said_where_it_may_decide(warm_python: Path, tmp_pat
     found = run(tmp_path, warm_python, ASSUMED)
     assert found.error is None
     reasons = estimate([found], "h200", H200).reasons
-    assert any(each.startswith("places by topk, assumed evenly used (train.py:") for each in reasons)
+    assert any(
+        each.startswith("places by topk, assumed evenly used (train.py:") for each in reasons
+    )
 
 
 def test_a_number_made_of_truth_values_is_no_figure_once_it_was_computed_with(
     warm_python: Path, tmp_path: Path
 ) -> None:
-    found = run(tmp_path, warm_python, "print((3 * (torch.randn(8, device=device) > 0).long()).sum().item())")
+    found = run(
+        tmp_path,
+        warm_python,
+        "print((3 * (torch.randn(8, device=device) > 0).long()).sum().item())",
+    )
     assert found.error is None
     (said,) = [doubt.detail for doubt in found.doubts if doubt.code == "assumed-values"]
     assert said.startswith("a number that is not known, zero here (train.py:")
@@ -682,35 +703,51 @@ def test_a_number_made_of_truth_values_is_no_figure_once_it_was_computed_with(
 def test_a_script_that_divides_by_what_is_not_known_goes_on_with_other_numbers(
     warm_python: Path, tmp_path: Path
 ) -> None:
-    code = "import math\nprint(10 * math.log10(1 / torch.randn((), device=device).square().item()))\n"
-    order = DryRunOrder.of(job(tmp_path, warm_python, code, XMEM_ENGINE="device"), H200, Budget(seconds=60))
+    code = (
+        "import math\nprint(10 * math.log10(1 / torch.randn((), device=device).square().item()))\n"
+    )
+    order = DryRunOrder.of(
+        job(tmp_path, warm_python, code, XMEM_ENGINE="device"), H200, Budget(seconds=60)
+    )
     (found,) = dispatch.here(order).traces
     assert found.came_to_its_end
     assert [doubt.code for doubt in found.doubts if doubt.code == "engine"] == []
 
 
-def test_early_stopping_does_not_stop_where_losses_and_scores_get_better(warm_python: Path, tmp_path: Path) -> None:
+def test_early_stopping_does_not_stop_where_losses_and_scores_get_better(
+    warm_python: Path, tmp_path: Path
+) -> None:
     found = run(tmp_path, warm_python, STOPPED_EARLY, numbers="turns")
     assert found.error is None
     (turns,) = [doubt.count for doubt in found.doubts if doubt.code == "metrics-read"]
     assert turns == 20
 
 
-def test_a_condition_on_losses_that_was_seen_both_ways_is_no_doubt(warm_python: Path, tmp_path: Path) -> None:
-    order = DryRunOrder.of(job(tmp_path, warm_python, BEST, XMEM_ENGINE="device"), H200, Budget(seconds=60))
+def test_a_condition_on_losses_that_was_seen_both_ways_is_no_doubt(
+    warm_python: Path, tmp_path: Path
+) -> None:
+    order = DryRunOrder.of(
+        job(tmp_path, warm_python, BEST, XMEM_ENGINE="device"), H200, Budget(seconds=60)
+    )
     (found,) = dispatch.here(order).traces
     said = [doubt.detail for doubt in found.doubts if doubt.code == "assumed-values"]
     assert said == ["a condition that is not known, false here (train.py:17)"]
 
 
-def test_what_comes_after_an_early_stop_is_in_the_estimate(warm_python: Path, tmp_path: Path) -> None:
-    order = DryRunOrder.of(job(tmp_path, warm_python, THAWED, XMEM_ENGINE="device"), H200, Budget(seconds=60))
+def test_what_comes_after_an_early_stop_is_in_the_estimate(
+    warm_python: Path, tmp_path: Path
+) -> None:
+    order = DryRunOrder.of(
+        job(tmp_path, warm_python, THAWED, XMEM_ENGINE="device"), H200, Budget(seconds=60)
+    )
     (found,) = dispatch.here(order).traces
     assert found.steps == 20
     assert estimate([found], "h200", H200).largest.replay.peak_allocated_bytes > 4 * 4 * 2048**2
 
 
-def test_derivatives_by_functions_cost_what_was_known_and_no_error(warm_python: Path, tmp_path: Path) -> None:
+def test_derivatives_by_functions_cost_what_was_known_and_no_error(
+    warm_python: Path, tmp_path: Path
+) -> None:
     found = run(tmp_path, warm_python, DERIVED)
     assert found.error is None
     said = {doubt.code: doubt.detail for doubt in found.doubts}
@@ -734,11 +771,15 @@ def test_of_an_unknown_mask_all_or_nothing_is_selected(
 
 def test_both_ends_of_what_hangs_on_values_are_said(warm_python: Path, tmp_path: Path) -> None:
     traces = dispatch.here(
-        DryRunOrder.of(job(tmp_path, warm_python, MASKED, XMEM_ENGINE="device"), H200, Budget(seconds=120))
+        DryRunOrder.of(
+            job(tmp_path, warm_python, MASKED, XMEM_ENGINE="device"), H200, Budget(seconds=120)
+        )
     ).traces
     found = estimate(traces, "h200", H200)
     scores = 4096 * 1024
-    assert found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores  # selected values, two indices of each
+    assert (
+        found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores
+    )  # selected values, two indices of each
     (least,) = [doubt.detail for doubt in found.doubts if doubt.code == "value-shape-least"]
     assert float(least.removesuffix(" GiB")) * 2**30 < 10 * 4 * scores
     assert f"with nothing selected the peak would be {least}" in found.reasons

@@ -1,4 +1,5 @@
-"""What a step does, counted by the stand-ins: equal to arithmetic, for transformers as people write them."""
+"""What a step does, counted by the stand-ins: equal to arithmetic, for transformers as people write
+them."""
 
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from xmem_slurm.work import Work
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.slow(covers=["xmem_slurm/device/*", "xmem_slurm/planning/speed.py", "xmem_slurm/work.py"]),
+    pytest.mark.slow(
+        covers=["xmem_slurm/device/*", "xmem_slurm/planning/speed.py", "xmem_slurm/work.py"]
+    ),
 ]
 
 LAYERS, HIDDEN, VOCABULARY, TOKENS, SAMPLES = 2, 256, 4096, 256, 4
@@ -83,7 +86,10 @@ torch.distributed.init_process_group("nccl")
 model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
 train(model, micro_batches=2)
 """
-WEIGHTS = {GPT_2: LAYERS * 12 * HIDDEN**2 + VOCABULARY * HIDDEN, LLAMA: LAYERS * 12 * HIDDEN**2 + VOCABULARY * HIDDEN}
+WEIGHTS = {
+    GPT_2: LAYERS * 12 * HIDDEN**2 + VOCABULARY * HIDDEN,
+    LLAMA: LAYERS * 12 * HIDDEN**2 + VOCABULARY * HIDDEN,
+}
 """Of products: attention of 3 HIDDEN^2 in LLAMA, and 9 of its three larger matrices."""
 ATTENTION = 3.5 * 2 * SAMPLES * TOKENS**2 * HIDDEN * LAYERS
 """Causal: half of two products forward, of five backward."""
@@ -116,7 +122,9 @@ def work(ran: probe.Ran) -> Work:
     ],
     ids=["GPT-2, cuDNN", "GPT-2, memory-efficient", "Llama, flash", "Llama, products"],
 )
-def test_flops_are_those_of_arithmetic(run: Run, model: str, backend: str, dtype: str, precision: str) -> None:
+def test_flops_are_those_of_arithmetic(
+    run: Run, model: str, backend: str, dtype: str, precision: str
+) -> None:
     code = (COMMON + model + "train(model)").replace("BACKEND", backend, 1).replace("DTYPE", dtype)
     found = work(run(code))
     products = 6 * WEIGHTS[model] * SAMPLES * TOKENS
@@ -130,13 +138,19 @@ def test_flops_are_those_of_arithmetic(run: Run, model: str, backend: str, dtype
 
 
 def test_gradients_are_reduced_once_and_beside_the_backward_pass(run: Run) -> None:
-    code = (COMMON + GPT_2 + DDP).replace("BACKEND", "FLASH_ATTENTION", 1).replace("DTYPE", "bfloat16")
+    code = (
+        (COMMON + GPT_2 + DDP).replace("BACKEND", "FLASH_ATTENTION", 1).replace("DTYPE", "bfloat16")
+    )
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
     found = work(run(code, MASTER_ADDR="localhost", MASTER_PORT="29533", **ranks))
     biases = LAYERS * (3 + 1 + 4 + 1 + 4) * HIDDEN
     gradients = 2 * (WEIGHTS[GPT_2] + VOCABULARY * HIDDEN + biases)
-    assert {(each.kind, each.ranks, each.nodes) for each in found.collectives} == {("all_reduce", 8, 1)}
-    assert sum(each.bytes * each.count for each in found.collectives) == pytest.approx(gradients, rel=0.01)
+    assert {(each.kind, each.ranks, each.nodes) for each in found.collectives} == {
+        ("all_reduce", 8, 1)
+    }
+    assert sum(each.bytes * each.count for each in found.collectives) == pytest.approx(
+        gradients, rel=0.01
+    )
     beside = sum(each.bytes * each.count for each in found.collectives if each.beside)
     assert 0.5 * gradients < beside < gradients, "the last bucket is waited for"
     assert {each.beside for each in found.collectives} == {0.0, speed.BACKWARD / 2}
@@ -149,7 +163,8 @@ def test_convolutions_are_counted_by_their_output(run: Run) -> None:
     found = work(
         run(
             "import torch\nfrom torch import nn\n"
-            "model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, groups=2)).cuda()\n"
+            "model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, "
+            "groups=2)).cuda()\n"
             "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
             "for step in range(5):\n"
             "    model(torch.zeros(8, 3, 34, 34, device='cuda')).sum().backward()\n"
@@ -157,4 +172,6 @@ def test_convolutions_are_counted_by_their_output(run: Run) -> None:
         )
     )
     first, second = 2 * 8 * 16 * 34 * 34 * 3 * 9, 2 * 8 * 32 * 32 * 32 * 8 * 9
-    assert dict(found.flops) == {"tf32": 2 * first + 3 * second}, "nobody asks for the gradient of the images"
+    assert dict(found.flops) == {"tf32": 2 * first + 3 * second}, (
+        "nobody asks for the gradient of the images"
+    )

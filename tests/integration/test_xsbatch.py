@@ -1,4 +1,5 @@
-"""xsbatch on a real cluster: the request is made right, and whatever breaks, the job is submitted as written.
+"""xsbatch on a real cluster: the request is made right, and whatever breaks, the job is submitted
+as written.
 
 Where a test is not of the sandbox, dry runs are processes of a warm Python.
 """
@@ -46,7 +47,9 @@ class Submission:
         return self._slurm("scontrol", "write", "batch_script", self.job, "-")
 
     def _slurm(self, *command: str) -> str:
-        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=self._environ, capture_output=True, text=True, check=True
+        )
         return as_of_22_05(done.stdout)
 
 
@@ -64,7 +67,12 @@ def sandboxed(folder: Path, job_python: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def xsbatch(
-    cluster: Cluster, folder: Path, *argv: str, stdin: str | None = None, prefix: tuple[str, ...] = (), **environ: str
+    cluster: Cluster,
+    folder: Path,
+    *argv: str,
+    stdin: str | None = None,
+    prefix: tuple[str, ...] = (),
+    **environ: str,
 ) -> Submission:
     environment = cluster.environ | {"XDG_STATE_HOME": str(folder / "state")} | environ
     done = subprocess.run(
@@ -80,7 +88,9 @@ def xsbatch(
 
 
 @pytest.mark.usefixtures("sandboxed")
-def test_the_largest_gpu_is_changed_to_the_cheapest_that_fits(cluster: Cluster, folder: Path) -> None:
+def test_the_largest_gpu_is_changed_to_the_cheapest_that_fits(
+    cluster: Cluster, folder: Path
+) -> None:
     done = xsbatch(cluster, folder, "job.sh")
     assert done.field("TresPerNode") == "gres:gpu:l4:1"
     assert done.field("JobName") == "job.sh"
@@ -100,20 +110,31 @@ def test_the_command_line_is_changed_where_it_decides(cluster: Cluster, folder: 
     assert done.script() == (folder / "job.sh").read_text()
 
 
-def test_a_script_on_stdin_and_a_wrapped_command(cluster: Cluster, folder: Path, job_python: Path) -> None:
-    assert xsbatch(cluster, folder, stdin=(folder / "job.sh").read_text()).field("TresPerNode") == "gres:gpu:l4:1"
+def test_a_script_on_stdin_and_a_wrapped_command(
+    cluster: Cluster, folder: Path, job_python: Path
+) -> None:
+    assert (
+        xsbatch(cluster, folder, stdin=(folder / "job.sh").read_text()).field("TresPerNode")
+        == "gres:gpu:l4:1"
+    )
     wrapped = xsbatch(cluster, folder, "--gpus=h200:1", "--wrap", f"{job_python} train.py")
     assert wrapped.field("TresPerJob") == "gres:gpu:l4:1"
 
 
 @pytest.mark.parametrize("argv", [("--xmem-keep-type",), ("--xmem-off",)])
-def test_the_user_can_keep_what_was_typed(cluster: Cluster, folder: Path, argv: tuple[str, ...]) -> None:
+def test_the_user_can_keep_what_was_typed(
+    cluster: Cluster, folder: Path, argv: tuple[str, ...]
+) -> None:
     assert xsbatch(cluster, folder, *argv, "job.sh").field("TresPerNode") == "gres:gpu:h200:1"
 
 
 @pytest.mark.parametrize("word", ["keep-type", "off"])
 def test_the_script_can_say_so_too(cluster: Cluster, folder: Path, word: str) -> None:
-    script = (folder / "job.sh").read_text().replace("#SBATCH --output", f"#XMEM {word}\n#SBATCH --output")
+    script = (
+        (folder / "job.sh")
+        .read_text()
+        .replace("#SBATCH --output", f"#XMEM {word}\n#SBATCH --output")
+    )
     (folder / "job.sh").write_text(script)
     assert xsbatch(cluster, folder, "job.sh").field("TresPerNode") == "gres:gpu:h200:1"
 
@@ -135,10 +156,19 @@ def test_a_job_without_a_gpu_is_none_of_our_business(cluster: Cluster, folder: P
 
 @pytest.mark.usefixtures("sandboxed")
 def test_sbatch_says_what_is_wrong_in_its_own_words(cluster: Cluster, folder: Path) -> None:
-    for argv in (["missing.sh"], ["--nonsense", "job.sh"], ["--constraint=nonsense", "--wrap", "true"]):
+    for argv in (
+        ["missing.sh"],
+        ["--nonsense", "job.sh"],
+        ["--constraint=nonsense", "--wrap", "true"],
+    ):
         ours = xsbatch(cluster, folder, "--xmem-off", *argv)
         real = subprocess.run(
-            ["sbatch", "--hold", *argv], cwd=folder, env=cluster.environ, capture_output=True, text=True, check=False
+            ["sbatch", "--hold", *argv],
+            cwd=folder,
+            env=cluster.environ,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (ours.code, ours.out, ours.err) == (real.returncode, real.stdout, real.stderr)
         assert ours.code != 0
@@ -174,7 +204,9 @@ def test_fault_a_script_that_fails_after_it_used_the_gpu(cluster: Cluster, folde
         "import torch\ntorch.ones(9, device='cuda')\nraise FileNotFoundError('corpus.bin')"
     )
     submitted_as_written(
-        xsbatch(cluster, folder, "job.sh"), folder, "0 optimizer steps with FileNotFoundError: corpus.bin"
+        xsbatch(cluster, folder, "job.sh"),
+        folder,
+        "0 optimizer steps with FileNotFoundError: corpus.bin",
     )
 
 
@@ -186,14 +218,19 @@ def test_nobody_waits_twice_for_no_estimate(cluster: Cluster, folder: Path) -> N
     assert "known since" not in first.err
     second = xsbatch(cluster, folder, "job.sh", **environ)
     assert second.field("TresPerNode") == "gres:gpu:h200:1"
-    told = "xsbatch: submitted as written: .*corpus.bin.* \\[--xmem-fresh tries again\\]\nxsbatch: known since .*\n"
+    told = (
+        "xsbatch: submitted as written: .*corpus.bin.* \\[--xmem-fresh tries again\\]\nxsbatch: "
+        "known since .*\n"
+    )
     assert re.fullmatch(told, second.err), second.err
     (folder / "train.py").write_text("raise FileNotFoundError('other.bin')")
     mended = xsbatch(cluster, folder, "job.sh", **environ)
     assert re.search("other.bin", mended.err), mended.err
 
 
-def test_a_report_that_cannot_be_written_costs_only_the_report(cluster: Cluster, folder: Path) -> None:
+def test_a_report_that_cannot_be_written_costs_only_the_report(
+    cluster: Cluster, folder: Path
+) -> None:
     done = xsbatch(cluster, folder, "job.sh", XMEM_REPORT="/nowhere/report.html")
     assert done.field("TresPerNode") == "gres:gpu:l4:1"
     assert "xsbatch: no report: " in done.err
@@ -202,15 +239,21 @@ def test_a_report_that_cannot_be_written_costs_only_the_report(cluster: Cluster,
 
 @pytest.mark.usefixtures("sandboxed")
 def test_fault_a_torch_without_cuda(cluster: Cluster, folder: Path) -> None:
-    environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "") | {"XMEM_ENGINE": "device"}
+    environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "") | {
+        "XMEM_ENGINE": "device"
+    }
     submitted_as_written(
-        xsbatch(cluster, folder, "job.sh", **environ), folder, r"2\.13\.0\+cpu in .* is not a CUDA build"
+        xsbatch(cluster, folder, "job.sh", **environ),
+        folder,
+        r"2\.13\.0\+cpu in .* is not a CUDA build",
     )
 
 
 @pytest.mark.usefixtures("sandboxed")
 def test_fault_a_broken_torch(cluster: Cluster, folder: Path) -> None:
-    environ = fake_torch(folder, "__version__ = '9'\ncuda = '13.0'\n", "raise ImportError('libtorch.so is damaged')")
+    environ = fake_torch(
+        folder, "__version__ = '9'\ncuda = '13.0'\n", "raise ImportError('libtorch.so is damaged')"
+    )
     submitted_as_written(xsbatch(cluster, folder, "job.sh", **environ), folder, "torch")
 
 
@@ -227,7 +270,9 @@ def test_fault_no_compiler(cluster: Cluster, folder: Path) -> None:
 def test_fault_a_wrong_site_file(cluster: Cluster, folder: Path) -> None:
     (folder / "site.toml").write_text("schema_version = 1\n")
     submitted_as_written(
-        xsbatch(cluster, folder, "--xmem-site=site.toml", "job.sh"), folder, r"site\.toml: name: Field required"
+        xsbatch(cluster, folder, "--xmem-site=site.toml", "job.sh"),
+        folder,
+        r"site\.toml: name: Field required",
     )
 
 
@@ -239,9 +284,13 @@ def test_fault_no_site_file(cluster: Cluster, folder: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="takes a right away that only root has")
 @pytest.mark.usefixtures("sandboxed")
 def test_fault_no_way_to_throw_writes_away(cluster: Cluster, folder: Path) -> None:
-    none = 'echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-sys_admin "$@"'
+    none = (
+        'echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-sys_admin "$@"'
+    )
     prefix = ("unshare", "--user", "--map-root-user", "sh", "-c", none, "sh")
-    submitted_as_written(xsbatch(cluster, folder, "job.sh", prefix=prefix), folder, "user.max_user_namespaces")
+    submitted_as_written(
+        xsbatch(cluster, folder, "job.sh", prefix=prefix), folder, "user.max_user_namespaces"
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
@@ -265,7 +314,9 @@ def test_fault_nowhere_to_keep_the_changed_script(cluster: Cluster, folder: Path
 @pytest.mark.usefixtures("sandboxed")
 def test_fault_a_job_that_waits_for_ever_before_it_trains(cluster: Cluster, folder: Path) -> None:
     (folder / "train.py").write_text("import time\ntime.sleep(3600)")
-    submitted_as_written(xsbatch(cluster, folder, "--xmem-budget=4", "job.sh"), folder, "time limit")
+    submitted_as_written(
+        xsbatch(cluster, folder, "--xmem-budget=4", "job.sh"), folder, "time limit"
+    )
 
 
 DDP = """
@@ -284,7 +335,12 @@ for _ in range(5):
 @pytest.mark.parametrize(
     ("gpus", "launch", "ranks", "became"),
     [
-        ("--gres=gpu:h200:2", "torchrun --nproc-per-node=2 train.py", 2, ("TresPerNode", "gres:gpu:l4:2")),
+        (
+            "--gres=gpu:h200:2",
+            "torchrun --nproc-per-node=2 train.py",
+            2,
+            ("TresPerNode", "gres:gpu:l4:2"),
+        ),
         (
             "--nodes=2 --gpus-per-node=h200:4",
             "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu train.py",
@@ -295,10 +351,18 @@ for _ in range(5):
 )
 @pytest.mark.usefixtures("sandboxed")
 def test_rank_0_of_many_stands_for_all_and_the_number_of_gpus_stays(
-    cluster: Cluster, folder: Path, job_python: Path, gpus: str, launch: str, ranks: int, became: tuple[str, str]
+    cluster: Cluster,
+    folder: Path,
+    job_python: Path,
+    gpus: str,
+    launch: str,
+    ranks: int,
+    became: tuple[str, str],
 ) -> None:
     (folder / "train.py").write_text(DDP)
-    (folder / "ddp.sh").write_text(f"#!/bin/bash\n#SBATCH {gpus}\nexport PATH={job_python.parent}:$PATH\n{launch}\n")
+    (folder / "ddp.sh").write_text(
+        f"#!/bin/bash\n#SBATCH {gpus}\nexport PATH={job_python.parent}:$PATH\n{launch}\n"
+    )
     done = xsbatch(cluster, folder, "--xmem-verbose", "ddp.sh")
     assert done.field(became[0]) == became[1], done.err
     assert f"only rank 0 of {ranks} was run and stands for all" in done.err
@@ -306,10 +370,13 @@ def test_rank_0_of_many_stands_for_all_and_the_number_of_gpus_stays(
 
 def test_tasks_that_share_a_gpu_add_up(cluster: Cluster, folder: Path, warm_python: Path) -> None:
     """Two of 16 GiB each do not fit the 24 GB on which one would."""
-    large = "import torch\ntorch.zeros(4, 1 << 30, device='cuda')\n" + (folder / "train.py").read_text()
+    large = (
+        "import torch\ntorch.zeros(4, 1 << 30, device='cuda')\n" + (folder / "train.py").read_text()
+    )
     (folder / "large.py").write_text(large + "\nimport time\ntime.sleep(5)\n")
     (folder / "two.sh").write_text(
-        f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1 -n2\nexport PATH={warm_python.parent}:$PATH\nsrun python large.py\n"
+        f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1 -n2\nexport PATH={warm_python.parent}:$PATH\nsrun "
+        "python large.py\n"
     )
     done = xsbatch(cluster, folder, "--xmem-verbose", "two.sh")
     assert done.field("TresPerNode") == "gres:gpu:a100_40:1", done.err
@@ -320,7 +387,9 @@ def test_tasks_that_are_never_started_change_nothing(cluster: Cluster, folder: P
     assert xsbatch(cluster, folder, "--ntasks=4", "job.sh").field("TresPerNode") == "gres:gpu:l4:1"
 
 
-@pytest.mark.parametrize("argv", [("--nodelist=h1",), ("--exclude=l[1-2]",), ("--cpus-per-task=24",), ("--mem=200G",)])
+@pytest.mark.parametrize(
+    "argv", [("--nodelist=h1",), ("--exclude=l[1-2]",), ("--cpus-per-task=24",), ("--mem=200G",)]
+)
 def test_a_request_that_the_cheaper_nodes_cannot_serve_is_never_made_refused(
     cluster: Cluster, folder: Path, argv: tuple[str, ...]
 ) -> None:
@@ -334,9 +403,13 @@ KNOWN = "nothing that the dry run read has changed"
 
 def test_an_edited_model_is_never_answered_from_the_cache(cluster: Cluster, folder: Path) -> None:
     """The same submission is, and what it changes is the same to the byte; another one is not."""
-    (folder / "train.py").write_text(TRAIN.replace("4096, 4096", "WIDTH, WIDTH").replace("64, 4096", "64, WIDTH"))
+    (folder / "train.py").write_text(
+        TRAIN.replace("4096, 4096", "WIDTH, WIDTH").replace("64, 4096", "64, WIDTH")
+    )
     (folder / "width.py").write_text("WIDTH = 4096\n")
-    (folder / "train.py").write_text("from width import WIDTH\n" + (folder / "train.py").read_text())
+    (folder / "train.py").write_text(
+        "from width import WIDTH\n" + (folder / "train.py").read_text()
+    )
     cache = own_cache(folder)
     first = xsbatch(cluster, folder, "job.sh", **cache)
     assert KNOWN not in first.err
@@ -346,7 +419,9 @@ def test_an_edited_model_is_never_answered_from_the_cache(cluster: Cluster, fold
     assert again.field("TresPerNode") == "gres:gpu:l4:1"
     assert again.script() == first.script()
     (folder / "train.py").touch()
-    under_another_name = xsbatch(cluster, folder, "-J", "other", "--comment=again", "job.sh", **cache)
+    under_another_name = xsbatch(
+        cluster, folder, "-J", "other", "--comment=again", "job.sh", **cache
+    )
     assert KNOWN in under_another_name.err
     assert under_another_name.field("JobName") == "other"
     assert under_another_name.field("TresPerNode") == "gres:gpu:l4:1"

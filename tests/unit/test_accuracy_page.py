@@ -14,7 +14,9 @@ def test_the_page_is_the_one_that_the_data_give() -> None:
 def test_the_page_shows_the_plots_that_the_benchmarks_drew() -> None:
     for plot in PLOTS:
         assert f"]({copy_of(plot).name})" in page()
-        assert copy_of(plot).read_text(encoding="utf-8") == plot.read_text(encoding="utf-8"), "as above"
+        assert copy_of(plot).read_text(encoding="utf-8") == plot.read_text(encoding="utf-8"), (
+            "as above"
+        )
         ET.fromstring(plot.read_text(encoding="utf-8"))
 
 
@@ -28,5 +30,13 @@ def test_the_plot_has_every_point_and_escapes_labels() -> None:
 
 def test_tables_keep_their_columns() -> None:
     rows = [["short", "1"], ["a longer one", "22"]]
-    assert text_table(("name", "n"), rows) == ["name           n", "short          1", "a longer one  22"]
-    assert markdown_table(("name", "n"), rows)[:3] == ["| name | n |", "| --- | ---: |", "| short | 1 |"]
+    assert text_table(("name", "n"), rows) == [
+        "name           n",
+        "short          1",
+        "a longer one  22",
+    ]
+    assert markdown_table(("name", "n"), rows)[:3] == [
+        "| name | n |",
+        "| --- | ---: |",
+        "| short | 1 |",
+    ]

@@ -1,4 +1,5 @@
-"""Lines of dry runs: never more at once than a site allows, none lost, and whoever dies leaves no place behind."""
+"""Lines of dry runs: never more at once than a site allows, none lost, and whoever dies leaves no
+place behind."""
 
 import contextlib
 import multiprocessing
@@ -55,7 +56,10 @@ def holder() -> Iterator[Callable[..., multiprocessing.context.ForkProcess]]:
 
 @pytest.mark.parametrize(
     ("rules", "whose"),
-    [(DryRuns(per_user=1, per_machine=9), "of yours"), (DryRuns(per_user=9, per_machine=1), "on this machine")],
+    [
+        (DryRuns(per_user=1, per_machine=9), "of yours"),
+        (DryRuns(per_user=9, per_machine=1), "on this machine"),
+    ],
 )
 def test_who_has_no_turn_in_time_is_told_the_place_and_goes(
     holder: Callable[..., multiprocessing.context.ForkProcess], rules: DryRuns, whose: str
@@ -63,7 +67,9 @@ def test_who_has_no_turn_in_time_is_told_the_place_and_goes(
     holder(rules)
     told: list[str] = []
     with (
-        pytest.raises(Busy, match=f"place 1 in the line of dry runs {whose}, of which 1 run at once"),
+        pytest.raises(
+            Busy, match=f"place 1 in the line of dry runs {whose}, of which 1 run at once"
+        ),
         admission.turn(rules, 0.3, told.append),
     ):
         pass
@@ -78,7 +84,10 @@ def test_users_share_the_line_of_a_machine_and_no_other(
     holder(DryRuns(per_user=1, per_machine=1), user=65534)
     with admission.turn(DryRuns(per_user=1, per_machine=2), 0, lambda _: None):
         pass
-    with pytest.raises(Busy, match="on this machine"), admission.turn(DryRuns(per_machine=1), 0, lambda _: None):
+    with (
+        pytest.raises(Busy, match="on this machine"),
+        admission.turn(DryRuns(per_machine=1), 0, lambda _: None),
+    ):
         pass
 
 
@@ -129,7 +138,9 @@ def test_one_of_equal_submissions_finds_the_answer_for_all() -> None:
 
     def submit() -> None:
         begun.wait()
-        with admission.alone("key", 30, lambda _: None, lambda: answers[0] if answers else None) as found:
+        with admission.alone(
+            "key", 30, lambda _: None, lambda: answers[0] if answers else None
+        ) as found:
             if found is None:
                 sized.append(1)
                 time.sleep(0.3)
@@ -164,7 +175,9 @@ def test_what_was_not_enough_for_an_equal_submission_is_not_tried_again(
     thread.join()
 
 
-def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unless_it_has_more_time() -> None:
+def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unless_it_has_more_time() -> (
+    None
+):
     held, told = threading.Event(), list[str]()
 
     def first() -> None:
@@ -180,7 +193,9 @@ def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unl
         except Busy as error:
             told.append(str(error))
 
-    threads = [threading.Thread(target=behind, args=[seconds]) for seconds in (30, 20, 3600, 10, 29)]
+    threads = [
+        threading.Thread(target=behind, args=[seconds]) for seconds in (30, 20, 3600, 10, 29)
+    ]
     threads = [threading.Thread(target=first), *threads]
     threads[0].start()
     assert held.wait(10)
@@ -239,7 +254,11 @@ def test_who_waits_sleeps(holder: Callable[..., multiprocessing.context.ForkProc
     spent = time.process_time()
     with pytest.raises(Busy), admission.turn(rules, 2, lambda _: None):
         pass
-    with _held("a name"), pytest.raises(Busy), admission.alone("a name", 2, lambda _: None, lambda: None):
+    with (
+        _held("a name"),
+        pytest.raises(Busy),
+        admission.alone("a name", 2, lambda _: None, lambda: None),
+    ):
         pass
     assert time.process_time() - spent < 0.05
 

@@ -19,7 +19,8 @@ def test_nothing_set_is_torch_s_defaults() -> None:
 
 def test_every_key_that_changes_sizes() -> None:
     text = (
-        "large_segment_size_mb:64, max_split_size_mb:128,max_non_split_rounding_mb:100,expandable_segments:True,"
+        "large_segment_size_mb:64, "
+        "max_split_size_mb:128,max_non_split_rounding_mb:100,expandable_segments:True,"
         "garbage_collection_threshold:0.6,roundup_power2_divisions:4,per_process_memory_fraction:0.5,"
         "throw_on_cudamalloc_oom:True,expandable_segments_reserve:2G"
     )
@@ -92,14 +93,24 @@ def test_a_bad_value_is_an_error(text: str) -> None:
 
 def test_cuda_malloc_async_leaves_the_other_settings_out() -> None:
     settings = parse("backend:cudaMallocAsync,max_split_size_mb:64", "2.11.0")
-    assert settings == Settings(release("2.11.0"), expandable_segments=True, backend="cudaMallocAsync")
+    assert settings == Settings(
+        release("2.11.0"), expandable_segments=True, backend="cudaMallocAsync"
+    )
 
 
 @pytest.mark.parametrize(
     ("version", "since"),
-    [("2.3.1", (2, 4)), ("2.4.1+cu121", (2, 4)), ("2.8.0", (2, 6)), ("2.14.0a0+git", (2, 13)), ("3.0", (2, 15))],
+    [
+        ("2.3.1", (2, 4)),
+        ("2.4.1+cu121", (2, 4)),
+        ("2.8.0", (2, 6)),
+        ("2.14.0a0+git", (2, 13)),
+        ("3.0", (2, 15)),
+    ],
 )
-def test_a_version_between_two_rows_has_the_older_row_s_rules(version: str, since: tuple[int, int]) -> None:
+def test_a_version_between_two_rows_has_the_older_row_s_rules(
+    version: str, since: tuple[int, int]
+) -> None:
     assert release(version).since == since
 
 

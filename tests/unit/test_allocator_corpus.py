@@ -1,4 +1,5 @@
-"""The model against operations that torch 2.13 recorded: 40 of them here, any number by the benchmark's command."""
+"""The model against operations that torch 2.13 recorded: 40 of them here, any number by the
+benchmark's command."""
 
 import copy
 import gzip
@@ -64,4 +65,8 @@ def test_best_fit_prefers_the_smallest_block_and_then_the_lowest_address() -> No
         assert block is not None
         allocator.free(block)
     taken = [allocator.malloc(1000) for _ in range(3)]
-    assert [block.ptr for block in taken if block is not None] == [addresses[2], addresses[4], addresses[0]]
+    assert [block.ptr for block in taken if block is not None] == [
+        addresses[2],
+        addresses[4],
+        addresses[0],
+    ]

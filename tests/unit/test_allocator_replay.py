@@ -23,11 +23,19 @@ RECORDED = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
 def test_peaks_and_what_they_are_made_of() -> None:
     result = replay(trace_of("+weights:30:PARAM +act:40 -act +tmp:12:TEMP"))
-    assert result.peak_allocated_bytes == result.peak_active_bytes == result.peak_requested_bytes == 70 * MIB
+    assert (
+        result.peak_allocated_bytes
+        == result.peak_active_bytes
+        == result.peak_requested_bytes
+        == 70 * MIB
+    )
     assert result.peak_reserved_bytes == 70 * MIB
     assert result.peak_inactive_split_bytes == 28 * MIB
     assert result.at_peak_allocated.event == 1
-    assert result.at_peak_allocated.allocated_bytes == {Category.PARAM: 30 * MIB, Category.ACT: 40 * MIB}
+    assert result.at_peak_allocated.allocated_bytes == {
+        Category.PARAM: 30 * MIB,
+        Category.ACT: 40 * MIB,
+    }
     assert result.segments == 2
     assert result.fits
 
@@ -63,7 +71,8 @@ def test_a_block_used_by_another_stream_is_not_reused_before_its_free_is_done() 
 
 
 def test_short_memory_waits_for_other_streams_early() -> None:
-    """The out-of-memory path synchronises, so the free is done before its recorded end, which then says nothing new."""
+    """The out-of-memory path synchronises, so the free is done before its recorded end, which then
+    says nothing new."""
     result = replay(trace_of("+a:40 ~a +b:40 .a +c:20 -b ~c .c"), 60 * MIB)
     assert result.fits
     assert result.retries == 1
@@ -72,7 +81,9 @@ def test_short_memory_waits_for_other_streams_early() -> None:
 
 def test_a_request_is_as_large_as_it_may_be_where_there_is_memory_for_it() -> None:
     """And as it was seen, where there is not: torch takes cuDNN's next plan."""
-    trace = dataclasses.replace(trace_of("+a:40 +workspace:10 -workspace +b:40"), bounds={10 * MIB: 90 * MIB})
+    trace = dataclasses.replace(
+        trace_of("+a:40 +workspace:10 -workspace +b:40"), bounds={10 * MIB: 90 * MIB}
+    )
     assert replay(trace).peak_allocated_bytes == 80 * MIB
     assert replay(trace, at_most=True).peak_allocated_bytes == 130 * MIB
     assert replay(trace, 80 * MIB, at_most=True).peak_allocated_bytes == 80 * MIB
@@ -80,7 +91,8 @@ def test_a_request_is_as_large_as_it_may_be_where_there_is_memory_for_it() -> No
 
 
 def test_room_for_bounds_is_what_serves_what_larger_requests_leave_behind() -> None:
-    """What stays in a piece of a workspace of 40 MiB keeps its segment, and 64 MiB need one beside it."""
+    """What stays in a piece of a workspace of 40 MiB keeps its segment, and 64 MiB need one beside
+    it."""
     seen = trace_of("+w:4 -w +stays:2 +b:64 -b")
     trace = dataclasses.replace(seen, bounds={4 * MIB: 40 * MIB})
     assert replay(trace, 84 * MIB).suffices
@@ -99,7 +111,10 @@ def test_settings_are_those_of_the_job_unless_given() -> None:
     assert replay(trace_of(script)).peak_reserved_bytes == 96 * MIB
     expandable = "expandable_segments:True"
     assert replay(trace_of(script, expandable)).peak_reserved_bytes == 40 * MIB
-    assert replay(trace_of(script), settings=parse(expandable, "2.11.0")).peak_reserved_bytes == 40 * MIB
+    assert (
+        replay(trace_of(script), settings=parse(expandable, "2.11.0")).peak_reserved_bytes
+        == 40 * MIB
+    )
     with pytest.raises(UsageError, match="no key"):
         replay(trace_of(script, "nonsense:1"))
 
@@ -130,7 +145,8 @@ def test_a_recorded_training_run_gives_the_recorded_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", ["", "expandable_segments:True", "max_split_size_mb:128", "per_process_memory_fraction:0.7"]
+    "settings",
+    ["", "expandable_segments:True", "max_split_size_mb:128", "per_process_memory_fraction:0.7"],
 )
 def test_the_smallest_capacity_is_enough_and_a_little_less_is_not(settings: str) -> None:
     trace = dataclasses.replace(read(RECORDED), allocator_settings=settings)
@@ -143,13 +159,17 @@ def test_the_smallest_capacity_is_enough_and_a_little_less_is_not(settings: str)
 def steps_of(scripts: Sequence[str], kind: str = "step") -> Trace:
     """Write a trace of these steps, one after the other; names may be used again."""
     trace, made = trace_of(" ".join(scripts)), [script.count("+") for script in scripts]
-    return dataclasses.replace(trace, marks=[Mark(kind, allocations) for allocations in accumulate(made)])
+    return dataclasses.replace(
+        trace, marks=[Mark(kind, allocations) for allocations in accumulate(made)]
+    )
 
 
 @pytest.mark.parametrize("kind", ["step", "backward"])
 def test_a_capacity_on_which_every_step_frees_its_cache_is_not_enough(kind: str) -> None:
     trace = steps_of(["+a:40 -a +b:50 -b"] * 12, kind)
-    on_two_streams = [each._replace(stream=number % 2) for number, each in enumerate(trace.allocations)]
+    on_two_streams = [
+        each._replace(stream=number % 2) for number, each in enumerate(trace.allocations)
+    ]
     trace = dataclasses.replace(trace, allocations=on_two_streams)
     short = replay(trace, 60 * MIB)
     assert short.fits
@@ -166,7 +186,8 @@ def test_steps_that_ask_for_what_none_did_before_may_free_the_cache() -> None:
 
 
 def test_a_shape_that_comes_again_finds_its_memory_in_the_cache() -> None:
-    """Sorted by length, many batches in a row are of one length: only the first of them may be short."""
+    """Sorted by length, many batches in a row are of one length: only the first of them may be
+    short."""
     trace = steps_of([f"+a:{size} -a" for size in range(20, 60, 2) for _ in range(3)])
     tight = replay(trace, 58 * MIB)
     assert (tight.repeated_steps, tight.short_steps) == (40, 0)
@@ -182,17 +203,28 @@ def test_once_in_a_while_does_not_count() -> None:
 def keeping_one(sizes: Sequence[int], count: int) -> Trace:
     """Write steps that each keep a block until the next one is under way; sizes in MiB."""
     g, a, b, c = sizes
-    rest = [f"+a{k}:{a} +g{k}:{g} -g{k - 1} -a{k} +b{k}:{b} +c{k}:{c} -b{k} -c{k}" for k in range(1, count)]
+    rest = [
+        f"+a{k}:{a} +g{k}:{g} -g{k - 1} -a{k} +b{k}:{b} +c{k}:{c} -b{k} -c{k}"
+        for k in range(1, count)
+    ]
     return steps_of([f"+g0:{g} +a0:{a} -a0", *rest])
 
 
-@pytest.mark.parametrize("sizes", [(36, 31, 42, 17), (36, 22, 50, 16), (11, 29, 59, 33), (11, 16, 37, 18)])
+@pytest.mark.parametrize(
+    "sizes", [(36, 31, 42, 17), (36, 22, 50, 16), (11, 29, 59, 33), (11, 16, 37, 18)]
+)
 def test_steps_that_a_trace_leaves_out_are_as_if_they_stood_there(sizes: Sequence[int]) -> None:
     whole, kept = keeping_one(sizes, 200), keeping_one(sizes, 4)
     left_out = Repeat(len(keeping_one(sizes, 3).events), len(kept.events), 196)
     unlimited, short = replay(whole), set()
-    for capacity in (None, *range(unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes, 2 * MIB)):
-        full, repeated = replay(whole, capacity), replay(dataclasses.replace(kept, repeats=[left_out]), capacity)
+    for capacity in (
+        None,
+        *range(unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes, 2 * MIB),
+    ):
+        full, repeated = (
+            replay(whole, capacity),
+            replay(dataclasses.replace(kept, repeats=[left_out]), capacity),
+        )
         same = ["fits", "peak_allocated_bytes", "peak_reserved_bytes", "segments"]
         same += ["repeated_steps", "short_steps"] if full.fits else []
         assert [getattr(repeated, name) for name in same] == [getattr(full, name) for name in same]
@@ -200,12 +232,18 @@ def test_steps_that_a_trace_leaves_out_are_as_if_they_stood_there(sizes: Sequenc
     assert len(short) > 2
 
 
-def test_whether_a_job_lives_on_freeing_its_cache_does_not_hang_on_how_many_steps_were_kept() -> None:
+def test_whether_a_job_lives_on_freeing_its_cache_does_not_hang_on_how_many_steps_were_kept() -> (
+    None
+):
     steps = ["+a:40 -a +b:50 -b"] * 3
     trace = steps_of(steps)
-    on_two_streams = [each._replace(stream=number % 2) for number, each in enumerate(trace.allocations)]
+    on_two_streams = [
+        each._replace(stream=number % 2) for number, each in enumerate(trace.allocations)
+    ]
     left_out = [Repeat(len(steps_of(steps[:2]).events), len(trace.events), 97)]
-    short = replay(dataclasses.replace(trace, allocations=on_two_streams, repeats=left_out), 60 * MIB)
+    short = replay(
+        dataclasses.replace(trace, allocations=on_two_streams, repeats=left_out), 60 * MIB
+    )
     assert (short.repeated_steps, short.short_steps) == (99, 99)
 
 
@@ -216,7 +254,8 @@ def test_a_step_that_leaves_more_than_it_frees_is_not_repeated() -> None:
 
 
 def test_the_smallest_capacity_stands_above_the_gaps_of_luck() -> None:
-    """Freeing early can leave fewer fragments: this runs on 426 MiB, not on 432 to 446, and on all from 448."""
+    """Freeing early can leave fewer fragments: this runs on 426 MiB, not on 432 to 446, and on all
+    from 448."""
     dice, live, words = random.Random(55), list[int](), list[str]()
     for name in range(40):
         if live and dice.random() < 0.5:
@@ -234,13 +273,23 @@ def test_a_snapshot_is_of_the_moment_asked_for() -> None:
     trace = trace_of("+a:40:PARAM +b:12 ~a +c:3")
     [first, second] = snapshot(Run(trace), 1)["segments"]
     assert (first["total_size"], second["total_size"]) == (40 * MIB, 12 * MIB)
-    assert [block["state"] for block in snapshot(Run(trace), 2)["segments"][0]["blocks"]] == ["active_pending_free"]
+    assert [block["state"] for block in snapshot(Run(trace), 2)["segments"][0]["blocks"]] == [
+        "active_pending_free"
+    ]
     assert [block["state"] for block in snapshot(Run(trace))["segments"][0]["blocks"]] == [
         "active_allocated",
         "inactive",
     ]
     actions = [entry["action"] for entry in snapshot(Run(trace))["device_traces"][0]]
-    expected = ["segment_alloc", "alloc", "segment_alloc", "alloc", "free_requested", "segment_alloc", "alloc"]
+    expected = [
+        "segment_alloc",
+        "alloc",
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+        "segment_alloc",
+        "alloc",
+    ]
     assert actions == expected
     assert snapshot(Run(trace))["device_traces"][0][1]["frames"][0]["name"] == "PARAM"
 
@@ -251,9 +300,11 @@ GROUND_TRUTH = Path(__file__).parents[2] / "benchmarks" / "data" / "ground-truth
 @pytest.mark.parametrize(
     "run",
     [
-        "resnet101_64x224_bf16_AdamW_channels_last",  # free blocks of one size: the lowest address is taken
+        # free blocks of one size: the lowest address is taken
+        "resnet101_64x224_bf16_AdamW_channels_last",
         "t5-small_8x512_bf16_AdamW",  # the same, the other way about
-        "resnet50_64x224_fp32_AdamW_benchmark",  # whole segments are given back, and their addresses taken again
+        # whole segments are given back, and their addresses taken again
+        "resnet50_64x224_fp32_AdamW_benchmark",
         "resnet50_64x224_fp32_AdamW_expandable_segments=True",
         "gpt2_8x1024_bf16_AdamW_compiled",
     ],

@@ -1,4 +1,5 @@
-"""What is known of a job that could not be estimated: it is paid for once, unless only the machine was at fault."""
+"""What is known of a job that could not be estimated: it is paid for once, unless only the machine
+was at fault."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from xmem_slurm.submission import answers
 from xmem_slurm.submission.answer import Wishes, answer
 from xmem_slurm.trace import File
 
-JOB = Submission(("--hold", "--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
+JOB = Submission(
+    ("--hold", "--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n"
+)
 """Held: Slurm is not asked whether it would take the job."""
 UNREADABLE = JOB.but(script=b'#!/bin/sh\nsource "$(date)"\npython train.py\n')
 WISHES = Wishes(site=str(EXAMPLE_SITE))
@@ -56,7 +59,11 @@ def submit_twice(job: Submission, wishes: Wishes = WISHES) -> Sequence[str]:
 
 @pytest.mark.parametrize(
     ("job", "files", "days"),
-    [(JOB, [], answers.DAYS_WITHOUT_ESTIMATE), (JOB, None, answers.DAYS_UNSEEN), (UNREADABLE, [], answers.DAYS_UNSEEN)],
+    [
+        (JOB, [], answers.DAYS_WITHOUT_ESTIMATE),
+        (JOB, None, answers.DAYS_UNSEEN),
+        (UNREADABLE, [], answers.DAYS_UNSEEN),
+    ],
 )
 def test_a_job_without_an_estimate_is_paid_for_once_and_told_why(
     dry_runs: DryRuns, tmp_path: Path, job: Submission, files: list[File] | None, days: float
@@ -83,7 +90,9 @@ def test_a_job_whose_turn_does_not_come_goes_as_written_and_nothing_is_known_of_
     told: list[str] = []
 
     def waits(*_: object, **__: object) -> dict[int, NoEstimate]:
-        with pytest.raises(Busy, match="another submission of it is being run dry, and had no answer within 0 s"):
+        with pytest.raises(
+            Busy, match="another submission of it is being run dry, and had no answer within 0 s"
+        ):
             answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
         return dry_runs()
 
@@ -97,9 +106,13 @@ def test_a_job_whose_turn_does_not_come_goes_as_written_and_nothing_is_known_of_
 def test_more_that_is_learned_of_an_oom_ends_the_answer_of_before(
     dry_runs: DryRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the same words: who ran out at 38 GiB took 70 the next time, or that was too little of another estimate."""
+    """In the same words: who ran out at 38 GiB took 70 the next time, or that was too little of
+    another estimate."""
     names: list[str] = []
-    monkeypatch.setattr("xmem_slurm.estimating.by_dry_run.estimate", lambda _job, _wanted, name, *_: names.append(name))
+    monkeypatch.setattr(
+        "xmem_slurm.estimating.by_dry_run.estimate",
+        lambda _job, _wanted, name, *_: names.append(name),
+    )
     dry_runs.error = NoEstimate("its script failed", [])
     for expected, known_of_it in enumerate([(0.3, 38), (1.3, 38), (1.3, 70), (None, 70)], start=1):
         ran_out = RanOut("job 7 ran out of memory on l4 at 38.00 GiB", *known_of_it)

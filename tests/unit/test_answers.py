@@ -1,4 +1,5 @@
-"""The cache of answers: given only while all that the dry run read is as it was, whatever happens to the cache."""
+"""The cache of answers: given only while all that the dry run read is as it was, whatever happens
+to the cache."""
 
 import json
 import multiprocessing
@@ -18,7 +19,9 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answers
 from xmem_slurm.trace import File
 
-JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
+JOB = Submission(
+    ("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n"
+)
 READY = JOB.but(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"})
 DECISION = Decision(Kind.REWRITTEN, JOB, READY, lines=["one", "two"], brief=["one"])
 
@@ -142,13 +145,27 @@ def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
     assert answers.look_up(name, JOB) is None
 
 
-NAMED = JOB.but(argv=("-J", "one", "--gres=gpu:h200:1", "--comment=first", "-o", "%x.out", "job.sh", "--comment=its"))
+NAMED = JOB.but(
+    argv=(
+        "-J",
+        "one",
+        "--gres=gpu:h200:1",
+        "--comment=first",
+        "-o",
+        "%x.out",
+        "job.sh",
+        "--comment=its",
+    )
+)
 
 
 @pytest.mark.parametrize(
     ("argv", "ready"),
     [
-        (("--gres=gpu:h200:1", "job.sh", "--comment=its"), ("--gres=gpu:l4:1", "job.sh", "--comment=its")),
+        (
+            ("--gres=gpu:h200:1", "job.sh", "--comment=its"),
+            ("--gres=gpu:l4:1", "job.sh", "--comment=its"),
+        ),
         (
             ("--gres=gpu:h200:1", "-Jtwo", "-Q", "job.sh", "--comment=its"),
             ("-Jtwo", "-Q", "--gres=gpu:l4:1", "job.sh", "--comment=its"),
@@ -161,11 +178,14 @@ def test_options_that_cannot_matter_are_those_of_who_asks(
     answers.keep_decision(
         answers.key(NAMED, []),
         DECISION._replace(
-            written=NAMED, ready=NAMED.but(argv=tuple(word.replace("h200", "l4") for word in NAMED.argv))
+            written=NAMED,
+            ready=NAMED.but(argv=tuple(word.replace("h200", "l4") for word in NAMED.argv)),
         ),
         evidence.lasting([evidence.as_it_is(model)]),
     )
-    other = NAMED.but(argv=argv, environ={**NAMED.environ, "SBATCH_JOB_NAME": "x", "XMEM_FRESH": "1"})
+    other = NAMED.but(
+        argv=argv, environ={**NAMED.environ, "SBATCH_JOB_NAME": "x", "XMEM_FRESH": "1"}
+    )
     found = answers.look_up(answers.key(other, []), other)
     assert found is not None
     assert found.ready.argv == ready
@@ -189,7 +209,9 @@ def test_the_name_of_a_job_counts_where_the_job_may_read_it(where: str, model: P
     if where == "module":
         model.write_text("import os\nconfig = os.environ['SLURM_JOB_NAME']\n")
     answers.keep_decision(
-        answers.key(job, []), DECISION._replace(written=job, ready=job), evidence.lasting([evidence.as_it_is(model)])
+        answers.key(job, []),
+        DECISION._replace(written=job, ready=job),
+        evidence.lasting([evidence.as_it_is(model)]),
     )
     assert answers.look_up(answers.key(job, []), job) is not None
     other = job.but(argv=("-J", "two", *job.argv[2:]))
@@ -197,7 +219,9 @@ def test_the_name_of_a_job_counts_where_the_job_may_read_it(where: str, model: P
 
 
 def test_in_a_heterogeneous_job_all_words_count() -> None:
-    one, other = (JOB.but(argv=("-n1", ":", "-J", name, "--gres=gpu:1", "job.sh")) for name in ("one", "two"))
+    one, other = (
+        JOB.but(argv=("-n1", ":", "-J", name, "--gres=gpu:1", "job.sh")) for name in ("one", "two")
+    )
     assert answers.key(one, []) != answers.key(other, [])
 
 
@@ -230,10 +254,13 @@ def test_nothing_is_kept_where_not_everything_was_noted(model: Path) -> None:
 
 
 def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
-    """Written before it was read: the job's own. Read before it was written: a file of this machine."""
+    """Written before it was read: the job's own. Read before it was written: a file of this
+    machine."""
     made = File("R", 5, 5, str(model.with_name("made.json")))
     assert answers.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
-    assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB.but(argv=("other.sh",)))).exists()
+    assert not entry(
+        keep(made, File("W", 0, 0, made.path), job=JOB.but(argv=("other.sh",)))
+    ).exists()
 
 
 def test_an_image_with_another_header_is_another_image(model: Path) -> None:
@@ -270,9 +297,14 @@ def test_another_submission_has_another_name(job: Submission, wishes: Sequence[o
     assert answers.key(job, wishes) != answers.key(JOB, [])
 
 
-def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_part_of_the_name_and_the_login_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = answers.key(JOB, [])
-    assert answers.key(JOB.but(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
+    assert (
+        answers.key(JOB.but(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), [])
+        == before
+    )
     monkeypatch.chdir(tmp_path)
     assert answers.key(JOB, []) != before
 
@@ -298,7 +330,16 @@ def test_an_answer_that_does_not_last_is_for_those_who_waited_for_it(model: Path
 def test_damage_is_no_answer(model: Path) -> None:
     path = entry(name := keep(evidence.as_it_is(model)))
     whole, dice = path.read_bytes(), random.Random(0)
-    other: list[bytes] = [b"", b"{}", b"[]", b"null", b"1", whole[:-1], whole * 2, b'[{"made": 9e99}, [1]]\n1']
+    other: list[bytes] = [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"1",
+        whole[:-1],
+        whole * 2,
+        b'[{"made": 9e99}, [1]]\n1',
+    ]
     record = answers.STORE.read(name)
     assert record is not None
     for field in record.head:
@@ -313,7 +354,9 @@ def test_damage_is_no_answer(model: Path) -> None:
     for content in other:
         path.write_bytes(content)
         answers.look_up(name, JOB)  # raises nothing
-    assert not any(path.write_bytes(content) and answers.look_up(name, JOB) for content in other[:8])
+    assert not any(
+        path.write_bytes(content) and answers.look_up(name, JOB) for content in other[:8]
+    )
 
 
 def test_what_others_could_have_written_is_not_believed(model: Path) -> None:
@@ -339,7 +382,9 @@ def test_what_somebody_else_owns_is_not_believed(model: Path) -> None:
 
 def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "STORE", answers.STORE._replace(most=3))
-    names = [keep(evidence.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)]
+    names = [
+        keep(evidence.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)
+    ]
     for age, name in enumerate(reversed(names)):
         if entry(name).exists():
             os.utime(entry(name), (time.time() - age,) * 2)
@@ -355,7 +400,9 @@ def test_no_room_is_no_error(model: Path) -> None:
 
 def _write_and_read(arguments: tuple[int, str]) -> bool:
     number, model = arguments
-    answers.keep_decision("shared", DECISION._replace(lines=[str(number) * 10_000]), [evidence.as_it_is(Path(model))])
+    answers.keep_decision(
+        "shared", DECISION._replace(lines=[str(number) * 10_000]), [evidence.as_it_is(Path(model))]
+    )
     found = answers.look_up("shared", JOB)
     return found is not None and len(set(found.lines[0])) <= 3 and found.ready == READY
 
@@ -363,7 +410,9 @@ def _write_and_read(arguments: tuple[int, str]) -> bool:
 def test_two_hundred_writers_of_one_entry(model: Path) -> None:
     """Every reader sees a whole answer, of whichever writer."""
     with multiprocessing.get_context("fork").Pool(8) as pool:
-        assert all(pool.map(_write_and_read, [(number, str(model)) for number in range(200)], chunksize=1))
+        assert all(
+            pool.map(_write_and_read, [(number, str(model)) for number in range(200)], chunksize=1)
+        )
     assert [file.name for file in entry("shared").parent.iterdir()] == ["shared"]
 
 

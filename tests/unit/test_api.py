@@ -1,4 +1,5 @@
-"""The Python interface: the commands' answers as values, the same errors, and a report in a notebook."""
+"""The Python interface: the commands' answers as values, the same errors, and a report in a
+notebook."""
 
 import dataclasses
 import html
@@ -31,7 +32,9 @@ class Commands:
         self.argv: list[str] = []
         self.answer = (0, json.dumps(json_report.estimate_object(SIZING)), "")
 
-    def __call__(self, module: str, argv: list[str], _folder: object) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, module: str, argv: list[str], _folder: object
+    ) -> subprocess.CompletedProcess[str]:
         self.argv = [module, *argv]
         return subprocess.CompletedProcess(argv, *self.answer)
 
@@ -46,10 +49,25 @@ def commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 def test_an_estimate_is_a_value_in_bytes(commands: Commands) -> None:
     found = xmem_slurm.estimate("train.py --lr '1 2'", gpu="l4", budget=30)
-    assert commands.argv == ["main", "estimate", "--json", "--gpu=l4", "--budget=30", "--", "train.py", "--lr", "1 2"]
+    assert commands.argv == [
+        "main",
+        "estimate",
+        "--json",
+        "--gpu=l4",
+        "--budget=30",
+        "--",
+        "train.py",
+        "--lr",
+        "1 2",
+    ]
     assert found.required_bytes == SIZING.estimate.required_bytes
     assert sum(found.breakdown_bytes.values()) == found.peak_allocated_bytes
-    assert (found.choice, found.fits("l4"), found.fits("h200"), found.confidence) == ("l4", True, None, "high")
+    assert (found.choice, found.fits("l4"), found.fits("h200"), found.confidence) == (
+        "l4",
+        True,
+        None,
+        "high",
+    )
     assert [option.name for option in found.options] == ["l4", "a100_40", "a100_80", "h200"]
     assert str(found) == "15.35 GiB of GPU memory needed, confidence high; fits l4"
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -61,16 +79,22 @@ def test_sizes_are_there_in_gib_and_categories_by_their_names_in_full(commands: 
     assert commands.argv
     assert (round(found.required_gib, 2), round(found.margin_gib, 2)) == (15.35, 0.52)
     assert (round(found.peak_reserved_gib, 2), round(found.peak_allocated_gib, 2)) == (14.21, 12.68)
-    assert [round(size, 2) for size in (found.options[0].total_gib, found.options[0].spare_gib)] == [21.95, 6.61]
+    assert [
+        round(size, 2) for size in (found.options[0].total_gib, found.options[0].spare_gib)
+    ] == [21.95, 6.61]
     assert list(found.breakdown_gib)[:3] == ["activations", "temporary", "optimizer state"]
     assert len(found.breakdown_gib) == len(found.breakdown_bytes)
     assert sum(found.breakdown_gib.values()) == pytest.approx(found.peak_allocated_gib)
 
 
-def test_a_gpu_that_is_none_of_the_options_is_an_error_with_those_that_are(commands: Commands) -> None:
+def test_a_gpu_that_is_none_of_the_options_is_an_error_with_those_that_are(
+    commands: Commands,
+) -> None:
     found = xmem_slurm.estimate("train.py", gpu="l4")
     assert commands.argv
-    with pytest.raises(xmem_slurm.UsageError, match=r"^other: not one of .*: l4, a100_40, a100_80, h200$"):
+    with pytest.raises(
+        xmem_slurm.UsageError, match=r"^other: not one of .*: l4, a100_40, a100_80, h200$"
+    ):
         found.fits("other")
 
 
@@ -81,7 +105,9 @@ def test_in_a_notebook_it_is_its_report(commands: Commands, folder: Path) -> Non
     assert commands.argv[-1] == "train.py"
     shown = found._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
-    assert shown.partition(" title=")[0].removeprefix("<iframe srcdoc=").strip()[1:-1] == html.escape(page_of(SIZING))
+    assert shown.partition(" title=")[0].removeprefix("<iframe srcdoc=").strip()[
+        1:-1
+    ] == html.escape(page_of(SIZING))
     found.write(folder / "page.html")
     assert "<svg" in (folder / "page.html").read_text()
     bare = dataclasses.replace(found, _sizing=None)
@@ -91,8 +117,12 @@ def test_in_a_notebook_it_is_its_report(commands: Commands, folder: Path) -> Non
         bare.write("page.html")
 
 
-@pytest.mark.parametrize(("code", "error"), [(1, xmem_slurm.XmemError), (2, UsageError), (3, xmem_slurm.NoEstimate)])
-def test_errors_are_those_of_the_command(commands: Commands, code: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("code", "error"), [(1, xmem_slurm.XmemError), (2, UsageError), (3, xmem_slurm.NoEstimate)]
+)
+def test_errors_are_those_of_the_command(
+    commands: Commands, code: int, error: type[Exception]
+) -> None:
     commands.answer = (code, "", "waiting\nxmem-slurm: its script failed\n")
     with pytest.raises(error, match=r"^its script failed$"):
         xmem_slurm.estimate("train.py")
@@ -101,12 +131,20 @@ def test_errors_are_those_of_the_command(commands: Commands, code: int, error: t
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("xmem-slurm: known\nrunning the job dry: 3 s\nxmem-slurm: first\n  and second\n", "first\n  and second"),
-        ("xmem-slurm: known\nTraceback (most recent call last):\n  File x\nOSError: no space\n", "OSError: no space"),
+        (
+            "xmem-slurm: known\nrunning the job dry: 3 s\nxmem-slurm: first\n  and second\n",
+            "first\n  and second",
+        ),
+        (
+            "xmem-slurm: known\nTraceback (most recent call last):\n  File x\nOSError: no space\n",
+            "OSError: no space",
+        ),
         ("", "xmem-slurm estimate ended with 1"),
     ],
 )
-def test_an_error_has_all_of_the_message_and_nothing_else(commands: Commands, said: str, message: str) -> None:
+def test_an_error_has_all_of_the_message_and_nothing_else(
+    commands: Commands, said: str, message: str
+) -> None:
     commands.answer = (1, "", said)
     with pytest.raises(xmem_slurm.XmemError) as raised:
         xmem_slurm.estimate("train.py")
@@ -117,7 +155,10 @@ def test_all_errors_that_are_raised_can_be_named() -> None:
     assert (xmem_slurm.UsageError, xmem_slurm.SlurmError) == (UsageError, SlurmError)
 
 
-TELLS = "import sys, time; print('xmem-slurm: step 3', file=sys.stderr, flush=True); time.sleep(0.3); print('{}')"
+TELLS = (
+    "import sys, time; print('xmem-slurm: step 3', file=sys.stderr, flush=True); "
+    "time.sleep(0.3); print('{}')"
+)
 
 
 @pytest.mark.parametrize("in_notebook", [True, False])
@@ -163,7 +204,10 @@ def test_the_commands_are_run_beside_what_the_user_has_there(folder: Path) -> No
 
 
 def test_importing_it_waits_for_nothing() -> None:
-    code = "import sys, xmem_slurm; print({'pydantic', 'xmem_slurm.api'} & {*sys.modules}, xmem_slurm.estimate)"
+    code = (
+        "import sys, xmem_slurm; print({'pydantic', 'xmem_slurm.api'} & {*sys.modules}, "
+        "xmem_slurm.estimate)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("set() <function estimate")
     with pytest.raises(AttributeError):
@@ -188,9 +232,13 @@ def test_a_plan_has_the_ways_that_fit(commands: Commands, tmp_path: Path) -> Non
         "changes": ["the format"],
     }
     commands.answer = (0, json.dumps({"candidates": [{**fits, "status": "ruled-out"}, fits]}), "")
-    found = xmem_slurm.plan("job.sh 1", gpus="1-8", on=["l4"], keep_global_batch=False, write=tmp_path / "plan.sh")
+    found = xmem_slurm.plan(
+        "job.sh 1", gpus="1-8", on=["l4"], keep_global_batch=False, write=tmp_path / "plan.sh"
+    )
     options = ["--gpus=1-8", "--on=l4", f"--write={tmp_path / 'plan.sh'}", "--any-global-batch"]
     assert commands.argv == ["main", "plan", "--json", *options, "--", "job.sh", "1"]
-    assert [(way.method, way.gpus, way.changes) for way in found.ways] == [("fsdp2", 4, ("the format",))]
+    assert [(way.method, way.gpus, way.changes) for way in found.ways] == [
+        ("fsdp2", 4, ("the format",))
+    ]
     assert found.ways[0].required_gib == 1.0
     assert len(found.document["candidates"]) == 2

@@ -1,4 +1,5 @@
-"""An array job's answers are taken as its tasks leave them, and its folder goes, and what another left."""
+"""An array job's answers are taken as its tasks leave them, and its folder goes, and what another
+left."""
 
 import errno
 import platform
@@ -20,13 +21,18 @@ ORDER = DryRunOrder(Job(b"#!/bin/sh\n", (), Path("/"), {}), load_catalogue()["h2
 KNOWN = DryRunResult([], Spent(3.0))
 
 
-def test_what_was_answered_counts_whatever_is_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_answered_counts_whatever_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what a killed one left goes first."""
 
     def answered(folder: Path, count: int, _budget: Budget, _where: DryRuns) -> str:
         assert [each.name for each in folder.parent.iterdir()] == [folder.name]
         for index in range(count):
-            assert exchange.order_from_json((folder / f"{index}.json").read_text()).job.script == ORDER.job.script
+            assert (
+                exchange.order_from_json((folder / f"{index}.json").read_text()).job.script
+                == ORDER.job.script
+            )
             (folder / f"{index}.answer").write_text(exchange.result_to_json(KNOWN))
         return ""
 

@@ -25,5 +25,7 @@ def test_all_of_a_short_array_are_listed_its_ends_first(array: str, numbers: lis
 def test_of_a_long_one_so_many_are_spread_evenly() -> None:
     found = spread(ranges("0-999999"))
     assert len(found) == MOST_SPREAD == len(set(found))
-    gaps = [later - earlier for earlier, later in zip(sorted(found), sorted(found)[1:], strict=False)]
+    gaps = [
+        later - earlier for earlier, later in zip(sorted(found), sorted(found)[1:], strict=False)
+    ]
     assert max(gaps) <= 2 * min(gaps) + 2

@@ -1,4 +1,5 @@
-"""Tasks of an array may differ where anything of the user's names their number, or where two were seen to differ."""
+"""Tasks of an array may differ where anything of the user's names their number, or where two were
+seen to differ."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,9 @@ def test_alike(tmp_path: Path) -> None:
 
 
 def test_the_script_one_that_it_runs_or_a_python_file_names_the_number(tmp_path: Path) -> None:
-    assert array_tasks.may_differ(job(tmp_path, b"#!/bin/sh\npython train.py $SLURM_ARRAY_TASK_ID\n"), [])
+    assert array_tasks.may_differ(
+        job(tmp_path, b"#!/bin/sh\npython train.py $SLURM_ARRAY_TASK_ID\n"), []
+    )
     (tmp_path / "run.sh").write_text("python train.py --seed ${SLURM_ARRAY_TASK_ID}\n")
     assert array_tasks.may_differ(job(tmp_path, b"#!/bin/sh\n. ./run.sh\n"), [])
     (tmp_path / "train.py").write_text("import os; number = os.environ['SLURM_ARRAY_TASK_ID']\n")

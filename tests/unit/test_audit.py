@@ -1,4 +1,5 @@
-"""The site's record: a line a decision, nothing of the script in it, and nothing that its users write is believed."""
+"""The site's record: a line a decision, nothing of the script in it, and nothing that its users
+write is believed."""
 
 import json
 import multiprocessing
@@ -21,7 +22,9 @@ from xmem_slurm.report import audit, prometheus, totals
 from xmem_slurm.slurm.submission import Submission
 
 JOB = Submission(
-    ("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n"
+    ("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"),
+    {},
+    b"#!/bin/sh\npython train.py\n",
 )
 TYPES = {"h200", "l4"}
 
@@ -41,7 +44,11 @@ def metrics(folder: Path) -> str:
 def samples(folder: Path) -> dict[tuple[str, ...], float]:
     """Return what Prometheus reads of the metrics, by name and labels."""
     families = text_string_to_metric_families(metrics(folder))
-    return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+    return {
+        (each.name, *each.labels.values()): each.value
+        for family in families
+        for each in family.samples
+    }
 
 
 def file(folder: Path) -> Path:
@@ -52,7 +59,12 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
     record(tmp_path)
     (line,) = file(tmp_path).read_text().splitlines()
     said = json.loads(line)
-    assert (said["uid"], said["job"], said["from"], said["to"]) == (os.getuid(), "a\nb", ["gpu:h200:2"], ["gpu:l4:2"])
+    assert (said["uid"], said["job"], said["from"], said["to"]) == (
+        os.getuid(),
+        "a\nb",
+        ["gpu:h200:2"],
+        ["gpu:l4:2"],
+    )
     assert (said["outcome"], said["command"]) == ("changed", "xsbatch")
     assert 1 <= said["seconds"] < 60
     assert not any(word in line for word in ("secret", "python", "train"))
@@ -69,13 +81,17 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
         (None, "No such file or directory"),
     ],
 )
-def test_a_folder_where_users_cannot_keep_a_record_is_told(tmp_path: Path, mode: int | None, said: str | None) -> None:
+def test_a_folder_where_users_cannot_keep_a_record_is_told(
+    tmp_path: Path, mode: int | None, said: str | None
+) -> None:
     folder = tmp_path / "record"
     if mode is not None:
         folder.mkdir()
         folder.chmod(mode)
     told = audit.unusable(folder)
-    assert told == (said and f"[audit] folder {folder}: {said}; `install -d -m 1733 {folder}` makes it")
+    assert told == (
+        said and f"[audit] folder {folder}: {said}; `install -d -m 1733 {folder}` makes it"
+    )
     (tmp_path / "file").touch()
     assert "no folder" in (audit.unusable(tmp_path / "file") or "")
 
@@ -83,8 +99,14 @@ def test_a_folder_where_users_cannot_keep_a_record_is_told(tmp_path: Path, mode:
 @pytest.mark.parametrize(
     ("decision", "expected"),
     [
-        (Decision(Kind.REWRITTEN, JOB, JOB.but(argv=("--gres=gpu:l4:2",))), ("changed", "", ["gpu:l4:2"])),
-        (Decision(Kind.FITS, JOB, JOB, lines=["submitted as written: words are not read"]), ("unchanged", "", ())),
+        (
+            Decision(Kind.REWRITTEN, JOB, JOB.but(argv=("--gres=gpu:l4:2",))),
+            ("changed", "", ["gpu:l4:2"]),
+        ),
+        (
+            Decision(Kind.FITS, JOB, JOB, lines=["submitted as written: words are not read"]),
+            ("unchanged", "", ()),
+        ),
         (Decision(Kind.NOTHING_FITS, JOB, JOB), ("as written", "", ())),
         (stopped_by(NoEstimate("secret"), JOB), ("as written", "NoEstimate", ())),
         (stopped_by(SlurmError("secret"), JOB), ("as written", "SlurmError", ())),
@@ -92,7 +114,9 @@ def test_a_folder_where_users_cannot_keep_a_record_is_told(tmp_path: Path, mode:
         (Decision(Kind.LATE, JOB, JOB), ("late", "", ())),
     ],
 )
-def test_what_became_of_a_job_is_one_of_a_few_words(decision: Decision, expected: tuple[str, str, list[str]]) -> None:
+def test_what_became_of_a_job_is_one_of_a_few_words(
+    decision: Decision, expected: tuple[str, str, list[str]]
+) -> None:
     assert audit.outcome(decision) == expected
 
 
@@ -101,7 +125,9 @@ def test_every_decision_is_one_that_metrics_count(kind: Kind) -> None:
     assert audit.outcome(Decision(kind, JOB, JOB)).word in audit.OUTCOMES
 
 
-@pytest.mark.parametrize("what", ["missing", "a file", "a FIFO", "a link", "a second name of a file", "not ours"])
+@pytest.mark.parametrize(
+    "what", ["missing", "a file", "a FIFO", "a link", "a second name of a file", "not ours"]
+)
 def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, what: str) -> None:
     folder, precious = tmp_path / "audit", tmp_path / "precious"
     precious.write_text("before")
@@ -129,7 +155,8 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, wha
 
 
 def test_a_submission_goes_on_where_its_record_does_not_answer(tmp_path: Path) -> None:
-    """What writes it has nothing of ours open: whoever reads our output to its end does not wait, either."""
+    """What writes it has nothing of ours open: whoever reads our output to its end does not wait,
+    either."""
     if os.getuid() != 0 or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("mounts a file system that does not answer")
     script = f"""import pathlib, sys
@@ -169,7 +196,11 @@ def test_metrics_count_jobs_seconds_and_gpus(tmp_path: Path) -> None:
     assert 'xmem_jobs_total{outcome="refused"} 0\n' in shown
     assert 'xmem_gpus_total{from="h200",to="l4"} 4\n' in shown
     assert 'xmem_gpus_total{from="h200",to="shard"} 3\n' in shown
-    (seconds,) = [line for line in shown.splitlines() if line.startswith('xmem_seconds_total{outcome="changed"}')]
+    (seconds,) = [
+        line
+        for line in shown.splitlines()
+        if line.startswith('xmem_seconds_total{outcome="changed"}')
+    ]
     assert 3 <= float(seconds.split()[-1]) < 60
 
 
@@ -194,7 +225,10 @@ def test_nothing_that_a_user_writes_makes_a_series_or_breaks_the_file(tmp_path: 
     shown = metrics(tmp_path)
     assert 'xmem_jobs_total{outcome="changed"} 3\n' in shown, "those whose GPUs alone are odd"
     labels = {line.partition(" ")[0] for line in shown.splitlines() if line.startswith("xmem_gpus")}
-    assert labels <= {'xmem_gpus_total{from="other",to="other"}', 'xmem_gpus_total{from="h200",to="l4"}'}
+    assert labels <= {
+        'xmem_gpus_total{from="other",to="other"}',
+        'xmem_gpus_total{from="h200",to="l4"}',
+    }
     assert "evil" not in shown
 
 
@@ -202,7 +236,8 @@ CHANGED = ("xmem_jobs_total", "changed")
 
 
 def test_counters_never_fall_whatever_becomes_of_the_lines(tmp_path: Path) -> None:
-    """Moved aside, as logrotate does, with lines that were not counted yet; removed; cut to nothing; begun anew."""
+    """Moved aside, as logrotate does, with lines that were not counted yet; removed; cut to
+    nothing; begun anew."""
     for _ in range(3):
         record(tmp_path)
     assert samples(tmp_path)[CHANGED] == 3
@@ -264,9 +299,14 @@ def test_totals_that_a_user_has_put_there_are_not_ours(tmp_path: Path) -> None:
     assert samples(tmp_path)[CHANGED] == 2
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("logrotate"), reason="logrotate is not here, or not for us")
-def test_logrotate_takes_the_folder_as_it_is_documented_and_no_count_is_lost(tmp_path: Path) -> None:
-    """By the example's own words, for users whose files nobody else can read; and a compressed file is history."""
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("logrotate"), reason="logrotate is not here, or not for us"
+)
+def test_logrotate_takes_the_folder_as_it_is_documented_and_no_count_is_lost(
+    tmp_path: Path,
+) -> None:
+    """By the example's own words, for users whose files nobody else can read; and a compressed file
+    is history."""
     folder, conf = tmp_path / "record", tmp_path / "logrotate.conf"
     subprocess.run(["install", "-d", "-m", "1733", folder], check=True)
     example = (resources.tree("site-config") / "examples" / "logrotate.conf").read_text()

@@ -1,4 +1,5 @@
-"""What a listener takes of Python's audit events comes to it, by the filter in C or without one, and nothing else."""
+"""What a listener takes of Python's audit events comes to it, by the filter in C or without one,
+and nothing else."""
 
 import json
 import os
@@ -53,7 +54,9 @@ def test_a_listener_hears_what_it_takes(by_filter: bool, tmp_path: Path) -> None
     if by_filter:
         environ["LD_PRELOAD"] = str(preload.build(tmp_path))
     command = [sys.executable, "-c", CODE]
-    ran = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     taken, other, by_id = json.loads(ran.stdout)
     assert (taken, other) == (["a", "b"], ["a", ".", "'what a taker raises'"])

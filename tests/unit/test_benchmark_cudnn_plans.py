@@ -12,7 +12,12 @@ MIB = 1 << 20
 
 def line(name: str, without: int, given: int, library: str = "9.19.0") -> dict[str, object]:
     sides = [
-        {"reserved_bytes": peak * MIB, "allocated_bytes": peak * MIB, "host_bytes": host * MIB, "doubts": []}
+        {
+            "reserved_bytes": peak * MIB,
+            "allocated_bytes": peak * MIB,
+            "host_bytes": host * MIB,
+            "doubts": [],
+        }
         for peak, host in ((without, 400), (given, 480))
     ]
     of = {"key": name, "run": name, "gpu": "h200", "torch": "2.11.0", "cudnn": library}
@@ -35,7 +40,9 @@ def test_each_library_has_a_table_and_failures_have_none(tmp_path: Path) -> None
     assert list(tables) == ["h200, torch 2.11.0, cuDNN 9.19.0", "h200, torch 2.11.0, cuDNN 9.10.2"]
     first = tables["h200, torch 2.11.0, cuDNN 9.19.0"]
     assert first[2:4] == ["| a | 1000 | 1100 | +10.0 | +10.0 |", "| b | 1000 | 990 | -1.0 | -1.0 |"]
-    assert first[-1].startswith("2 runs: the peak changes by 5.5 % in the median, by -1.0 to +10.0 % at the ends")
+    assert first[-1].startswith(
+        "2 runs: the peak changes by 5.5 % in the median, by -1.0 to +10.0 % at the ends"
+    )
     assert "+80 MiB" in first[-1]
 
 
@@ -50,7 +57,9 @@ def result(row: Row, first: float, largest: float, need: float) -> Result:
 
 
 def test_a_run_is_bounded_by_the_largest_plans_and_judged_by_what_it_was_capped_at() -> None:
-    rows = [row for row in ROWS if row.kind == "cnn" and not row.real_oom and row.dies_when_capped_at(0)]
+    rows = [
+        row for row in ROWS if row.kind == "cnn" and not row.real_oom and row.dies_when_capped_at(0)
+    ]
     held, above = rows[:2]
     plans = {held.key: result(held, 0.9, 1.1, 1.0), above.key: result(above, 0.8, 0.9, 0.0)}
     last = cudnn_bounds.table(rows, plans)[-1]

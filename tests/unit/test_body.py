@@ -1,4 +1,5 @@
-"""Which commands a shell script runs, which of them ask for GPUs, and what changing their type changes."""
+"""Which commands a shell script runs, which of them ask for GPUs, and what changing their type
+changes."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,10 @@ from xmem_slurm.slurm.body import commands, gpu_steps, with_types
         ("y=`srun --gres=gpu:1 x`", "y=`srun --gres=gpu:T:1 x`"),
         ("srun -G1 a && srun --gres gpu:2 b", "srun -GT:1 a && srun --gres gpu:T:2 b"),
         ("exec srun -lG2 x", "exec srun -lGT:2 x"),
-        ("time -p srun --gpus-per-node=h200:2 x | tee log", "time -p srun --gpus-per-node=T:2 x | tee log"),
+        (
+            "time -p srun --gpus-per-node=h200:2 x | tee log",
+            "time -p srun --gpus-per-node=T:2 x | tee log",
+        ),
         ("nohup timeout 5 srun -G h200 x&", "nohup timeout 5 srun -G T x&"),
         ("srun >out --gres='gpu:1' 2>&1 x", "srun >out --gres='gpu:T:1' 2>&1 x"),
         ('srun --gres="gpu:h200:1,tmp:5" x', 'srun --gres="gpu:T:1,tmp:5" x'),
@@ -28,14 +32,20 @@ from xmem_slurm.slurm.body import commands, gpu_steps, with_types
         ("srun --gpus-per-soc=1 x", "srun --gpus-per-soc=T:1 x"),
         ("f() { while :; do srun -G1 x; done; }", "f() { while :; do srun -GT:1 x; done; }"),
         ("case $1 in a) srun -G1 y;; esac", "case $1 in a) srun -GT:1 y;; esac"),
-        ("cat <<E | srun -G1 x\nsrun\nE\nsrun -G2 y", "cat <<E | srun -GT:1 x\nsrun\nE\nsrun -GT:2 y"),
+        (
+            "cat <<E | srun -G1 x\nsrun\nE\nsrun -G2 y",
+            "cat <<E | srun -GT:1 x\nsrun\nE\nsrun -GT:2 y",
+        ),
         ("srun <<E --gpus=1 x\nsrun\nE", "srun <<E --gpus=T:1 x\nsrun\nE"),
         ("srun -n $N --mem='1 G' -G1 x", "srun -n $N --mem='1 G' -GT:1 x"),
         ("srun -G1 python $X --gpus 2", "srun -GT:1 python $X --gpus 2"),
         ("srun python t.py --gpus 2; srun -G1 x", "srun python t.py --gpus 2; srun -GT:1 x"),
         ("# srun --gpus=2\nsrun -G1 x # srun -G1", "# srun --gpus=2\nsrun -GT:1 x # srun -G1"),
         ("srun --gres=gpu:1 a : --gpus=2 b", "srun --gres=gpu:T:1 a : --gpus=U:2 b"),
-        ("srun --het-group=1 -G1 a : --het-group=0 -G2 b", "srun --het-group=1 -GU:1 a : --het-group=0 -GT:2 b"),
+        (
+            "srun --het-group=1 -G1 a : --het-group=0 -G2 b",
+            "srun --het-group=1 -GU:1 a : --het-group=0 -GT:2 b",
+        ),
         ("srun --gpus=1 \xff", "srun --gpus=T:1 \xff"),
     ],
 )

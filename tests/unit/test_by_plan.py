@@ -1,4 +1,5 @@
-"""xsbatch --xmem-plan submits what a plan found and says what that changes; without one the job is as written."""
+"""xsbatch --xmem-plan submits what a plan found and says what that changes; without one the job is
+as written."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +35,15 @@ def having_read(estimate: Estimate | None, path: Path) -> Estimate | None:
     if estimate is None:
         return None
     read = [evidence.as_it_is(path)]
-    return replace(estimate, ranks=[replace(rank, trace=replace(rank.trace, files=read)) for rank in estimate.ranks])
+    return replace(
+        estimate,
+        ranks=[replace(rank, trace=replace(rank.trace, files=read)) for rank in estimate.ranks],
+    )
 
 
-def test_the_best_way_is_submitted_and_what_it_changes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_way_is_submitted_and_what_it_changes_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = found(3000)
     monkeypatch.setattr(on_site, "plan", lambda *_: plan)
     decision = answer(JOB, WISHES, print)
@@ -62,7 +68,9 @@ def test_a_plan_is_made_once_until_what_its_dry_runs_read_changes(
     plan, data, asked = found(3000), tmp_path / "data", []
     data.write_text("1")
     rows = [replace(row, estimate=having_read(row.estimate, data)) for row in plan.plan.rows]
-    base = replace(plan.plan.base, trace=replace(plan.plan.base.trace, files=[evidence.as_it_is(data)]))
+    base = replace(
+        plan.plan.base, trace=replace(plan.plan.base.trace, files=[evidence.as_it_is(data)])
+    )
     whole = replace(plan, plan=replace(plan.plan, rows=rows, base=base))
     monkeypatch.setattr(on_site, "plan", lambda *_: asked.append("") or whole)
     first, second = (answer(JOB, WISHES, print) for _ in range(2))
@@ -107,7 +115,12 @@ def test_the_words_of_the_site_and_of_the_user_hold(
     script = f"#!/bin/bash\n#SBATCH --gres=gpu:h200:2\n{words}{SCRIPT.partition(chr(10))[2]}"
     job = JOB.but(script=script.encode(), environ={"XMEM_SITE": site})
     decision = answer(job, WISHES._replace(budget=90, margin=10, policy="memory", **wishes), print)
-    assert (wanted[0].on, wanted[0].seconds, wanted[0].margin, wanted[0].policy) == (on, 90, 10, "memory")
+    assert (wanted[0].on, wanted[0].seconds, wanted[0].margin, wanted[0].policy) == (
+        on,
+        90,
+        10,
+        "memory",
+    )
     assert decision.kind is kind
     assert (decision.ready == job) == (kind is Kind.ADVISED)
 

@@ -17,7 +17,9 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission.answer import Wishes, answer
 from xmem_slurm.trace import ScriptFailure, Trace, cannot_run
 
-FAILS = NoEstimate("the script ended with code 1: No module named 'jax'", [], on_any_gpu=True, fails=True)
+FAILS = NoEstimate(
+    "the script ended with code 1: No module named 'jax'", [], on_any_gpu=True, fails=True
+)
 WISHES = Wishes(site=str(EXAMPLE_SITE))
 
 
@@ -30,7 +32,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(kind: str, script: bytes = b"") -> Submission:
     """Return a job for a type of GPU; held, so that Slurm is not asked whether it would take it."""
-    return Submission(("--hold", f"--gres=gpu:{kind}:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\n" + script)
+    return Submission(
+        ("--hold", f"--gres=gpu:{kind}:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\n" + script
+    )
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, error: NoEstimate = FAILS) -> None:
@@ -47,14 +51,19 @@ def finds(monkeypatch: pytest.MonkeyPatch, trace: Trace) -> None:
 def site(tmp_path: Path) -> Wishes:
     """Return a site that refuses them."""
     path = tmp_path / "site.toml"
-    path.write_text(EXAMPLE_SITE.read_text().replace("[policy]\n", '[policy]\ncannot_run = "refuse"\n', 1))
+    path.write_text(
+        EXAMPLE_SITE.read_text().replace("[policy]\n", '[policy]\ncannot_run = "refuse"\n', 1)
+    )
     assert "cannot_run" in path.read_text()
     return Wishes(site=str(path))
 
 
 def test_one_that_fails_by_itself_is_likely_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch)
-    with pytest.raises(NoEstimate, match="it is likely to fail: the script ended with code 1: No module named 'jax'"):
+    with pytest.raises(
+        NoEstimate,
+        match="it is likely to fail: the script ended with code 1: No module named 'jax'",
+    ):
         answer(job("l4"), WISHES, lambda _: None)
     offline = NoEstimate("the hub was not reached", [], on_any_gpu=True)
     fails(monkeypatch, offline)
@@ -62,10 +71,14 @@ def test_one_that_fails_by_itself_is_likely_to_fail(monkeypatch: pytest.MonkeyPa
         answer(job("l4", b"other\n"), WISHES._replace(strict=True), lambda _: None)
 
 
-def test_whoever_wants_that_has_it_not_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_wants_that_has_it_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fails(monkeypatch)
     for wishes in (WISHES._replace(strict=True), site(tmp_path)):
-        with pytest.raises(Refused, match=r"it is likely to fail: .*; XMEM_OFF=1 submits it all the same"):
+        with pytest.raises(
+            Refused, match=r"it is likely to fail: .*; XMEM_OFF=1 submits it all the same"
+        ):
             answer(job("l4"), wishes, lambda _: None)
     with pytest.raises(NoEstimate):
         answer(job("l4"), site(tmp_path)._replace(advise=True), lambda _: None)
@@ -90,7 +103,9 @@ def test_one_that_is_given_a_larger_gpu_will_not(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_that_is_too_large_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    huge = dataclasses.replace(GPT2, allocations=[each._replace(size=each.size * 20) for each in GPT2.allocations])
+    huge = dataclasses.replace(
+        GPT2, allocations=[each._replace(size=each.size * 20) for each in GPT2.allocations]
+    )
     finds(monkeypatch, huge)
     lines = decided.lines(answer(job("h200"), WISHES, lambda _: None))
     assert "and h200, which it asks for, has 139.71 GiB" in lines[0]
@@ -103,12 +118,27 @@ def test_one_that_is_too_large_for_every_gpu(monkeypatch: pytest.MonkeyPatch) ->
     ("words", "it_cannot"),
     [
         ("ModuleNotFoundError: No module named 'jax' (train.py:3)", True),
-        ("the script ended with code 1 before any GPU memory was used: SyntaxError: invalid syntax (train.py:2)", True),
+        (
+            (
+                "the script ended with code 1 before any GPU memory was used: SyntaxError: invalid "
+                "syntax (train.py:2)"
+            ),
+            True,
+        ),
         ("python: can't open file '/home/ada/train.py': [Errno 2] No such file or directory", True),
-        ("SyntaxError: invalid syntax (/opt/xmem/lib/python3.11/site-packages/xmem_slurm/probe/_xm", False),
+        (
+            (
+                "SyntaxError: invalid syntax "
+                "(/opt/xmem/lib/python3.11/site-packages/xmem_slurm/probe/_xm"
+            ),
+            False,
+        ),
         ("ModuleNotFoundError: No module named '_xmem.patches'", False),
         ("ImportError: cannot import name 'apply' from '_xmem.patches' (unknown location)", False),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/scratch/data' (train.py:9)", False),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/data' (train.py:9)",
+            False,
+        ),
         ("ImportError: libmkl_rt.so.2: cannot open shared object file (train.py:1)", False),
         ("srun: command not found", False),
         ("EOFError: EOF when reading a line (train.py:9)", True),

@@ -1,4 +1,5 @@
-"""The picture of a terminal shows what stands there in the end, asks nothing of the network, and passes failure on."""
+"""The picture of a terminal shows what stands there in the end, asks nothing of the network, and
+passes failure on."""
 
 import html
 import re
@@ -12,7 +13,9 @@ CAPTURE = Path(__file__).parents[2] / "docs" / "capture.py"
 
 
 def text_of(picture: Path) -> str:
-    text = re.sub(r"<style>.*?</style>|<[^>]+>", "\n", picture.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"<style>.*?</style>|<[^>]+>", "\n", picture.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     return html.unescape(text).replace("\xa0", " ")
 
 

@@ -16,7 +16,8 @@ GPUS = Catalogue.model_validate(DATA).gpu
 WHOLE = {name: gpu for name, gpu in GPUS.items() if gpu.mig_of is None}
 INSTANCES = {name: gpu for name, gpu in GPUS.items() if gpu.mig_of is not None}
 
-# Compute capability and multiprocessors, from NVIDIA's data sheets and the CUDA GPUs page, kept apart from the file.
+# Compute capability and multiprocessors, from NVIDIA's data sheets and the CUDA GPUs page, kept
+# apart from the file.
 SHAPES = {
     "v100-sxm2-16gb": ("7.0", 80),
     "v100-sxm2-32gb": ("7.0", 80),
@@ -115,11 +116,17 @@ def test_profiles_add_up(parent: str) -> None:
     assert largest.multiprocessors >= 0.9 * whole.multiprocessors
     assert largest.total_bytes >= 0.97 * whole.total_bytes
     # More slices never mean fewer multiprocessors, nor a larger name less memory.
-    assert [gpu.multiprocessors for gpu in by_slices] == sorted(gpu.multiprocessors for gpu in by_slices)
+    assert [gpu.multiprocessors for gpu in by_slices] == sorted(
+        gpu.multiprocessors for gpu in by_slices
+    )
     by_memory = sorted(profiles.values(), key=lambda gpu: _slices_and_memory(gpu)[1])
     assert [gpu.total_bytes for gpu in by_memory] == sorted(gpu.total_bytes for gpu in by_memory)
     # Two halves of the seven-slice GPUs: 3g and 4g share one GPU.
-    halves = [gpu for gpu in profiles.values() if _slices_and_memory(gpu)[0] in (3, 4) and gpu is not largest]
+    halves = [
+        gpu
+        for gpu in profiles.values()
+        if _slices_and_memory(gpu)[0] in (3, 4) and gpu is not largest
+    ]
     if halves:
         assert sum(gpu.multiprocessors for gpu in halves) <= whole.multiprocessors
         assert sum(gpu.total_bytes for gpu in halves) <= whole.total_bytes
@@ -134,7 +141,9 @@ def test_the_profiles_of_the_data_centre_gpus_are_there() -> None:
         "h100-sxm5-80gb": seven,
         "h200": seven,
     }.items():
-        assert {str(g.mig_profile).split(".")[0] for g in INSTANCES.values() if g.mig_of == parent} == slices
+        assert {
+            str(g.mig_profile).split(".")[0] for g in INSTANCES.values() if g.mig_of == parent
+        } == slices
 
 
 def test_the_example_site_names_known_gpus() -> None:

@@ -1,4 +1,5 @@
-"""Which control group a dry run's own can be made in, told from what the kernel says and who may write where."""
+"""Which control group a dry run's own can be made in, told from what the kernel says and who may
+write where."""
 
 import os
 import socket
@@ -12,7 +13,8 @@ from xmem_slurm.units import MIB
 
 
 def tree(top: Path, **controllers: str) -> str:
-    """Make groups, each below the one before, that hand out these controllers; return what mountinfo says of them."""
+    """Make groups, each below the one before, that hand out these controllers; return what
+    mountinfo says of them."""
     folder = top
     for number, (name, given) in enumerate(controllers.items()):
         folder = folder / name if number else folder
@@ -34,7 +36,9 @@ def tree(top: Path, **controllers: str) -> str:
         ("0::/gone/user\n", None),
     ],
 )
-def test_the_nearest_group_that_hands_out_memory_and_pids(tmp_path: Path, own: str, found: str | None) -> None:
+def test_the_nearest_group_that_hands_out_memory_and_pids(
+    tmp_path: Path, own: str, found: str | None
+) -> None:
     mountinfo = tree(tmp_path, root="cpu", user="cpuset cpu memory pids", session="")
     assert cgroup.above(mountinfo, own) == (None if found is None else tmp_path / found)
 
@@ -98,7 +102,8 @@ def test_what_the_user_s_systemd_gives_is_told(monkeypatch: pytest.MonkeyPatch) 
 def test_a_group_thrashes_that_reads_all_its_room_again_with_none_left_for_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one that reads a large data set again, as it has most of its room for that; nor one that takes an hour."""
+    """Not one that reads a large data set again, as it has most of its room for that; nor one that
+    takes an hour."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     (tmp_path / "cgroup.procs").touch()
@@ -112,7 +117,11 @@ def test_a_group_thrashes_that_reads_all_its_room_again_with_none_left_for_files
     said(90, 0)
     group = cgroup.Opened(tmp_path)
     pages = 0
-    for files, seconds, pages_a_second, thrashes in ((90, 60, 9000, False), (1, 60, 800, False), (1, 20, 9000, True)):
+    for files, seconds, pages_a_second, thrashes in (
+        (90, 60, 9000, False),
+        (1, 60, 800, False),
+        (1, 20, 9000, True),
+    ):
         seen = False
         for _ in range(seconds):
             now, pages = now + 1, pages + pages_a_second

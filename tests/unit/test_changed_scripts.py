@@ -1,4 +1,5 @@
-"""Copies of changed scripts: each under its own name, private, and cleared away when old or too many."""
+"""Copies of changed scripts: each under its own name, private, and cleared away when old or too
+many."""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""The version is the one that CHANGELOG.md begins with, and each fragment of news is one that will be in the next."""
+"""The version is the one that CHANGELOG.md begins with, and each fragment of news is one that will
+be in the next."""
 
 import re
 import tomllib
@@ -12,7 +13,9 @@ NEWS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["too
 
 def test_the_changelog_begins_with_this_version() -> None:
     """If not: `make changelog VERSION=x.y.z`."""
-    versions = re.findall(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    versions = re.findall(
+        r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
     assert versions[0] == __version__
     numbers = [tuple(map(int, version.split("."))) for version in versions]
     assert numbers == sorted(set(numbers), reverse=True)

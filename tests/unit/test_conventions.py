@@ -1,4 +1,5 @@
-"""What somebody who knows other commands expects of this one: short options, errors of one line, JSON."""
+"""What somebody who knows other commands expects of this one: short options, errors of one line,
+JSON."""
 
 import json
 import sys
@@ -47,11 +48,16 @@ class Command:
         (["plan", "--top", "x", "job.sh"], "invalid value for '--top'"),
         (["estimate"], "missing argument 'command'; `xmem-slurm estimate --help` says more"),
         (["gpus", "--nope"], "no such option: --nope; `xmem-slurm gpus --help` says more"),
-        (["explain", "--html", "/no/such/folder/x.html"], "/no/such/folder/x.html: there is no folder"),
+        (
+            ["explain", "--html", "/no/such/folder/x.html"],
+            "/no/such/folder/x.html: there is no folder",
+        ),
         (["gpus", "nope"], "nope: no GPU of the catalogue, nor of the site, has that in its name"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_like_every_other_error(command: Command, words: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_one_line_like_every_other_error(
+    command: Command, words: list[str], said: str
+) -> None:
     done = command(*words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"xmem-slurm: {said}")
@@ -76,7 +82,9 @@ def test_gpus_of_the_site_come_first_and_a_word_narrows_them(command: Command) -
     here = ["this site: " in line for line in lines]
     assert here == sorted(here, reverse=True)
     assert any(here)
-    assert [line.split()[0] for line in command("gpus", "a100_80").out.splitlines()] == ["a100-sxm4-80gb"]
+    assert [line.split()[0] for line in command("gpus", "a100_80").out.splitlines()] == [
+        "a100-sxm4-80gb"
+    ]
     (row,) = json.loads(command("gpus", "--json", "L40S").out)["gpus"]
     assert (row["name"], row["options"]) == ("l40s", [])
 

@@ -10,7 +10,9 @@ from xmem_slurm.doubts import Doubt
 
 
 def test_the_page_is_the_one_that_the_results_give() -> None:
-    assert coverage.PAGE.read_text(encoding="utf-8") == coverage.page(), "run `python -m benchmarks.coverage page`"
+    assert coverage.PAGE.read_text(encoding="utf-8") == coverage.page(), (
+        "run `python -m benchmarks.coverage page`"
+    )
 
 
 def test_each_script_is_listed_once_and_its_data_can_be_made() -> None:
@@ -44,12 +46,22 @@ def test_a_script_whose_loops_were_cut_has_not_reached_its_end() -> None:
     cut = "the script's own end (9 steps seen, with loops over data cut short from there on)"
     reasons = [Doubt.NOT_REACHED.sentence.format(detail=cut)]
     assert not coverage.Result("", "", 1.0, 1, reasons=reasons, seen={"end": True}).reached_end
-    for epochs, reached in ((None, True), ({"done": 3, "of": 3}, True), ({"done": 3, "of": 90}, False)):
-        assert coverage.Result("", "", 1.0, 1, seen={"end": True, "epochs": epochs}).reached_end is reached
+    for epochs, reached in (
+        (None, True),
+        ({"done": 3, "of": 3}, True),
+        ({"done": 3, "of": 90}, False),
+    ):
+        assert (
+            coverage.Result("", "", 1.0, 1, seen={"end": True, "epochs": epochs}).reached_end
+            is reached
+        )
 
 
 def test_reasons_of_one_kind_are_counted_together() -> None:
-    reasons = [Doubt.ASSUMED_VALUES.sentence.format(detail=f"a number (train.py:{line})") for line in (1, 2)]
+    reasons = [
+        Doubt.ASSUMED_VALUES.sentence.format(detail=f"a number (train.py:{line})")
+        for line in (1, 2)
+    ]
     reasons.append("only rank 0 of 2 was run and stands for all")
     kinds = coverage.Result("", "", 1.0, 1, reasons=reasons).kinds_of_reasons
     assert kinds == {

@@ -1,4 +1,5 @@
-"""What a node that ran a job dry says of it arrives whole: what it spent, and whether another GPU would change that."""
+"""What a node that ran a job dry says of it arrives whole: what it spent, and whether another GPU
+would change that."""
 
 import os
 from dataclasses import replace
@@ -21,7 +22,9 @@ from xmem_slurm.trace import File, Noted
 
 NODE = DryRuns(where="srun", partition="cpu")
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
-ORDER = DryRunOrder(Job(b"#!/bin/sh\n", (), Path("/"), dict(os.environ)), load_catalogue()["h200"], Budget())
+ORDER = DryRunOrder(
+    Job(b"#!/bin/sh\n", (), Path("/"), dict(os.environ)), load_catalogue()["h200"], Budget()
+)
 
 
 @pytest.fixture
@@ -53,8 +56,14 @@ def test_why_there_is_no_estimate_arrives_with_what_it_cost(
 @pytest.mark.usefixtures("by_node")
 def test_traces_arrive_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each run that the node made of the order, all that was spent."""
-    read = replace(GPT2, doubts=[Noted(Doubt.FORWARD_READ, "train.py:3", 2, 0.25)], files=[File("R", 1, 2, "/x\udc80")])
-    results = iter([DryRunResult([read], Spent(3.0)), DryRunResult(NoEstimate("no time"), Spent(4.0))])
+    read = replace(
+        GPT2,
+        doubts=[Noted(Doubt.FORWARD_READ, "train.py:3", 2, 0.25)],
+        files=[File("R", 1, 2, "/x\udc80")],
+    )
+    results = iter(
+        [DryRunResult([read], Spent(3.0)), DryRunResult(NoEstimate("no time"), Spent(4.0))]
+    )
     monkeypatch.setattr(runner, "run", lambda _order: next(results))
     found = cpu_node.run(ORDER, NODE)
     (trace,) = found.traces
@@ -74,7 +83,9 @@ def test_a_node_that_cannot_run_it_says_why(monkeypatch: pytest.MonkeyPatch) -> 
         cpu_node.run(ORDER, NODE)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"traces": []}', b'{"seconds": 1, "NoEstimate": [1]}'])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'{"traces": []}', b'{"seconds": 1, "NoEstimate": [1]}']
+)
 def test_what_is_no_answer_says_nothing_of_the_job(text: bytes) -> None:
     with pytest.raises(SlurmError, match="no answer that can be read"):
         exchange.result_from_json(text, "c1")

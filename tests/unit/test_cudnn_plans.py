@@ -1,8 +1,9 @@
-"""Plans and workspaces from the job's own cuDNN: the stand-in libcudnn, its helper, and a fake of the real library.
+"""Plans and workspaces from the job's own cuDNN: the stand-in libcudnn, its helper, and a fake of
+the real library.
 
-The fake (tests/data/fake_cudnn_graph.c) is no cuDNN: it shows that what is asked is what torch asked, and what happens
-when the library is slow, broken or another one. tests/integration/test_device_torch.py asks a real one.
-"""
+The fake (tests/data/fake_cudnn_graph.c) is no cuDNN: it shows that what is asked is what torch
+asked, and what happens when the library is slow, broken or another one.
+tests/integration/test_device_torch.py asks a real one."""
 
 import json
 import os
@@ -84,9 +85,16 @@ Ask = Callable[..., Any]
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stand-ins of runtime and cuDNN, the helper, and fakes of the real library, in one folder."""
     folder = tmp_path_factory.mktemp("stand-ins")
-    numbers = ["-DXMEM_CUDA_MAJOR=13", "-DXMEM_CUDA_VERSION=13000", "-DXMEM_CUDNN_VERSION=91900", "-DANSWER_SECONDS=5"]
+    numbers = [
+        "-DXMEM_CUDA_MAJOR=13",
+        "-DXMEM_CUDA_VERSION=13000",
+        "-DXMEM_CUDNN_VERSION=91900",
+        "-DANSWER_SECONDS=5",
+    ]
     shared = ["gcc", "-std=c11", "-O1", "-w", "-fPIC", "-shared", *numbers]
-    sources = {name: sorted(generate.SOURCES.glob(name)) for name in ("cudart/*.c", "libraries/cudnn*.c")}
+    sources = {
+        name: sorted(generate.SOURCES.glob(name)) for name in ("cudart/*.c", "libraries/cudnn*.c")
+    }
     helper = [
         "gcc",
         "-std=c11",
@@ -108,12 +116,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "hang": ["-DHANG"],
         "refuse": ["-DREFUSE"],
     }.items():
-        commands.append([*shared, "-DVERSION=91900", *flags, FAKE, "-o", folder / f"graph{name}.so"])
+        commands.append(
+            [*shared, "-DVERSION=91900", *flags, FAKE, "-o", folder / f"graph{name}.so"]
+        )
     commands.append([*shared, "-DVERSION=91800", FAKE, "-o", folder / "graphother.so"])
     account = f'"{folder}/schedstat"'
     starved = ["-UANSWER_SECONDS", "-DANSWER_SECONDS=3", f"-DSCHEDSTAT={account}"]
-    commands.append([*shared, *starved, *sources["libraries/cudnn*.c"], "-o", folder / "starved.so", "-ldl"])
-    commands.append([*shared, "-DVERSION=91900", f"-DSTARVED={account}", FAKE, "-o", folder / "graphstarved.so"])
+    commands.append(
+        [*shared, *starved, *sources["libraries/cudnn*.c"], "-o", folder / "starved.so", "-ldl"]
+    )
+    commands.append(
+        [*shared, "-DVERSION=91900", f"-DSTARVED={account}", FAKE, "-o", folder / "graphstarved.so"]
+    )
     for command in commands:
         subprocess.run(list(map(str, command)), check=True)
     return folder
@@ -121,7 +135,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ask(built: Path, tmp_path: Path) -> Ask:
-    """Run code after `ASK` on a fresh copy of the stand-ins, with one of the fakes; its last line comes back."""
+    """Run code after `ASK` on a fresh copy of the stand-ins, with one of the fakes; its last line
+    comes back."""
     folder = tmp_path / "stand-ins"
     folder.mkdir()
     for name in ("libcudart.so", "libcudnn.so", "cudnn-plans"):
@@ -144,7 +159,8 @@ def ask(built: Path, tmp_path: Path) -> Ask:
 
 
 def test_the_library_is_the_one_that_torch_would_load(tmp_path: Path) -> None:
-    """Beside torch, on sys.path, in torch itself, in LD_LIBRARY_PATH, in the environment's own lib: in this order."""
+    """Beside torch, on sys.path, in torch itself, in LD_LIBRARY_PATH, in the environment's own lib:
+    in this order."""
     torch = tmp_path / "site-packages" / "torch"
     modules, elsewhere = tmp_path / "module" / "lib", tmp_path / "elsewhere"
     code = """
@@ -200,7 +216,12 @@ out(sizes=sizes, few=bounds()[:4], many=[len(many), min(many)], last=dict(bounds
 """
     seen = ask(code, XMEM_DEVICE_MULTIPROCESSORS="3")
     parts = 3 * 2 * 128 * 128 * 4
-    assert seen["few"] == [[2559, 4200 + parts], [4607, 4200 + parts], [511, 4 + parts], [509, 4096]]
+    assert seen["few"] == [
+        [2559, 4200 + parts],
+        [4607, 4200 + parts],
+        [511, 4 + parts],
+        [509, 4096],
+    ]
     assert seen["sizes"] == [509, 507, 509, 512, 505]
     assert seen["many"] == [256, (1 << 20) - 511], "the last size stands for all that are over"
     assert seen["last"] == 299 << 21
@@ -212,7 +233,9 @@ def test_only_of_convolutions_another_plan_than_the_first_may_be_taken(ask: Ask)
     (_, first, _), (_, other, _) = (
         ask(f"out(plans=ask(30, 70, {kind}))")["plans"] for kind in ("CONVOLUTION", "PRODUCT")
     )
-    assert (first[2], other[2]) == (2559, 2100), "the first stands for any: by a size just below whole blocks"
+    assert (first[2], other[2]) == (2559, 2100), (
+        "the first stands for any: by a size just below whole blocks"
+    )
 
 
 PRODUCTS = """
@@ -258,7 +281,11 @@ def test_a_compiled_plan_that_does_not_tell_its_workspace_is_made(ask: Ask) -> N
 
 
 def test_each_operation_has_its_own_answer(ask: Ask) -> None:
-    assert ask("out(plans=[ask(2, 3), ask(5, 7), ask(2, 3)])")["plans"] == [answered(6), answered(35), answered(6)]
+    assert ask("out(plans=[ask(2, 3), ask(5, 7), ask(2, 3)])")["plans"] == [
+        answered(6),
+        answered(35),
+        answered(6),
+    ]
 
 
 def test_tf32_switched_off_is_another_question(ask: Ask) -> None:
@@ -279,7 +306,9 @@ def test_a_dry_run_keeps_answers_to_itself(ask: Ask, tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"stand-ins", "own"}
     assert not (tmp_path / "stand-ins" / "plans").exists()
     (tmp_path / "stand-ins" / "cudnn-plans").unlink()
-    assert ask(ONCE, library="gone", XMEM_DEVICE_PLANS=str(tmp_path / "own"))["plans"] == answered(2100)
+    assert ask(ONCE, library="gone", XMEM_DEVICE_PLANS=str(tmp_path / "own"))["plans"] == answered(
+        2100
+    )
     assert ask(ONCE)["plans"] == NO_PLANS
 
 
@@ -295,7 +324,8 @@ def test_another_gpu_or_a_damaged_answer_is_asked_again(ask: Ask, tmp_path: Path
 
 
 def test_answers_are_bounded(ask: Ask, tmp_path: Path) -> None:
-    """Four files a set: of many operations, each set keeps four, and every one is answered all the same."""
+    """Four files a set: of many operations, each set keeps four, and every one is answered all the
+    same."""
     folder = tmp_path / "stand-ins" / "plans"
     folder.mkdir()
     for number in range(1024):
@@ -322,7 +352,10 @@ def test_no_answer_is_the_old_rule_and_a_doubt(ask: Ask, library: str, reason: s
 
 def test_no_library_is_the_old_rule_and_a_doubt(ask: Ask) -> None:
     seen = ask(ONCE, XMEM_DEVICE_CUDNN="")
-    assert seen == {"plans": NO_PLANS, "doubts": {"cudnn-plan": "no cuDNN library was found beside torch"}}
+    assert seen == {
+        "plans": NO_PLANS,
+        "doubts": {"cudnn-plan": "no cuDNN library was found beside torch"},
+    }
 
 
 def test_asking_ends_in_time_for_the_dry_run(ask: Ask) -> None:
@@ -333,8 +366,11 @@ def test_asking_ends_in_time_for_the_dry_run(ask: Ask) -> None:
     assert seen == {"plans": NO_PLANS, "doubts": told}
 
 
-def test_an_answer_is_waited_for_while_others_have_the_cpus(built: Path, ask: Ask, tmp_path: Path) -> None:
-    """Of three seconds that it may take, an answer takes four on the wall, in which the helper was ready to run."""
+def test_an_answer_is_waited_for_while_others_have_the_cpus(
+    built: Path, ask: Ask, tmp_path: Path
+) -> None:
+    """Of three seconds that it may take, an answer takes four on the wall, in which the helper was
+    ready to run."""
     own = tmp_path / "stand-ins" / "libcudnn.so"
     own.unlink()
     os.link(built / "starved.so", own)
@@ -352,7 +388,9 @@ def helpers(folder: Path) -> list[int]:
     return found
 
 
-def test_the_helper_is_no_child_and_ends_with_its_process(built: Path, ask: Ask, tmp_path: Path) -> None:
+def test_the_helper_is_no_child_and_ends_with_its_process(
+    built: Path, ask: Ask, tmp_path: Path
+) -> None:
     folder = tmp_path / "stand-ins"
     code = """
 import threading
@@ -363,7 +401,11 @@ except ChildProcessError:
     out(children=0)
 threading.Event().wait()
 """
-    environment = {"XMEM_DEVICE_NAME": "Fake", "XMEM_DEVICE_CUDNN": str(built / "graph.so"), "PATH": os.environ["PATH"]}
+    environment = {
+        "XMEM_DEVICE_NAME": "Fake",
+        "XMEM_DEVICE_CUDNN": str(built / "graph.so"),
+        "PATH": os.environ["PATH"],
+    }
     with subprocess.Popen(
         [sys.executable, "-c", ASK + code, str(folder)], env=environment, stdout=subprocess.PIPE
     ) as process:

@@ -1,7 +1,8 @@
-"""The builder of the stand-ins: what makes a build its own, two at once, one killed half-way, and every way to fail.
+"""The builder of the stand-ins: what makes a build its own, two at once, one killed half-way, and
+every way to fail.
 
-The torch here is a fake: a folder with torch's version.py and one library that is linked to the runtime as torch's are.
-"""
+The torch here is a fake: a folder with torch's version.py and one library that is linked to the
+runtime as torch's are."""
 
 import os
 import resource
@@ -18,12 +19,14 @@ from xmem_slurm.device import builder, elf, generate, needs, preload
 from xmem_slurm.errors import DeviceBuildError
 
 VERSION_PY = (
-    "__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\ngit_version = '70d99e9'\nhip: Optional[str] = None\n"
+    "__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\ngit_version = "
+    "'70d99e9'\nhip: Optional[str] = None\n"
 )
 
 
 def link(folder: Path, soname: str, names: list[str], user: Path) -> None:
-    """Make `user` in `folder`, which calls `names` of a library `soname`, whose version tag is its name."""
+    """Make `user` in `folder`, which calls `names` of a library `soname`, whose version tag is its
+    name."""
     tmp = folder / "link"
     tmp.mkdir()
     (tmp / "used.c").write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in names))
@@ -43,7 +46,12 @@ def fake_torch(tmp_path: Path) -> Path:
     torch = tmp_path / "site-packages" / "torch"
     (torch / "lib").mkdir(parents=True)
     (torch / "version.py").write_text(VERSION_PY)
-    link(tmp_path, "libcudart.so.13", ["cudaMalloc", "cudaGraphDebugDotPrint"], torch / "lib" / "libtorch_cuda.so")
+    link(
+        tmp_path,
+        "libcudart.so.13",
+        ["cudaMalloc", "cudaGraphDebugDotPrint"],
+        torch / "lib" / "libtorch_cuda.so",
+    )
     return torch
 
 
@@ -51,7 +59,10 @@ def fake_torch(tmp_path: Path) -> Path:
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compiler that writes a line for each library that it makes, then calls gcc."""
     script = tmp_path / "logging-gcc"
-    script.write_text(f'#!/bin/sh\ncase "$*" in *-shared*) echo linked >> {tmp_path}/links;; esac\nexec gcc "$@"\n')
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *-shared*) echo linked >> {tmp_path}/links;; esac\nexec gcc '
+        '"$@"\n'
+    )
     script.chmod(0o755)
     monkeypatch.setenv("CC", str(script))
     return script
@@ -76,10 +87,16 @@ def test_builds_once_and_lists_it(fake_torch: Path, compiler: Path, tmp_path: Pa
     assert (tmp_path / "links").read_text() == links
     (listed,) = builder.cached_builds(cache)
     assert listed == builder.CachedBuild(folder, "2.11.0+cu130", str(fake_torch), 13000)
-    assert {path.name for path in folder.glob("*.so*")} == {"libcudart.so.13", "libcuda.so.1", "libnvidia-ml.so.1"}
+    assert {path.name for path in folder.glob("*.so*")} == {
+        "libcudart.so.13",
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+    }
 
 
-def test_exports_what_torch_needs_and_the_whole_public_interface(fake_torch: Path, tmp_path: Path) -> None:
+def test_exports_what_torch_needs_and_the_whole_public_interface(
+    fake_torch: Path, tmp_path: Path
+) -> None:
     folder = builder.build(fake_torch, tmp_path / "cache")
     runtime = elf.read(folder / "libcudart.so.13").defined
     (library,) = (each for each in needs.read_libraries(fake_torch) if each.stem == "libcudart")
@@ -92,17 +109,28 @@ def test_exports_what_torch_needs_and_the_whole_public_interface(fake_torch: Pat
 
 
 def test_what_is_built_runs_with_any_c_library(fake_torch: Path, tmp_path: Path) -> None:
-    """No version of glibc's is asked for: an image may have an older one than the machine that it was built on."""
+    """No version of glibc's is asked for: an image may have an older one than the machine that it
+    was built on."""
     built = builder.build(fake_torch, cache=tmp_path / "cache")
-    versions = {need.version for file in built.glob("*") if ".so" in file.name for need in elf.read(file).undefined}
+    versions = {
+        need.version
+        for file in built.glob("*")
+        if ".so" in file.name
+        for need in elf.read(file).undefined
+    }
     versions |= {need.version for need in elf.read(built / builder.HELPER).undefined}
     versions |= {need.version for need in elf.read(preload.build(tmp_path / "preloaded")).undefined}
     assert not [version for version in versions if version.startswith("GLIBC")]
     assert elf.read(built / builder.HELPER).libraries == {"libc.so.6", "libdl.so.2"}
-    assert subprocess.run([built / builder.HELPER], stdin=subprocess.DEVNULL, check=False).returncode >= 0
+    assert (
+        subprocess.run([built / builder.HELPER], stdin=subprocess.DEVNULL, check=False).returncode
+        >= 0
+    )
 
 
-def test_identity_follows_torch_and_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_follows_torch_and_compiler(
+    fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache"
     library = fake_torch / "lib" / "libtorch_cuda.so"
     before = library.stat()
@@ -111,7 +139,8 @@ def test_identity_follows_torch_and_compiler(fake_torch: Path, tmp_path: Path, m
     folders.add(builder.build(fake_torch, cache))
     assert len(folders) == 1
 
-    # Another torch that looks the same from outside: it does not come by this one's build, nor this one by its.
+    # Another torch that looks the same from outside: it does not come by this one's build, nor this
+    # one by its.
     shutil.rmtree(tmp_path / "link")
     link(tmp_path, "libcudart.so.13", ["cudaMemset", "cudaGraphDebugDotPrint"], library)
     assert library.stat().st_size == before.st_size
@@ -126,7 +155,9 @@ def test_identity_follows_torch_and_compiler(fake_torch: Path, tmp_path: Path, m
     folders.add(builder.build(fake_torch, cache))
 
     other = tmp_path / "other-gcc"
-    other.write_text('#!/bin/sh\ncase "$1" in --version) echo 99.0; echo other;; *) exec gcc "$@";; esac\n')
+    other.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo 99.0; echo other;; *) exec gcc "$@";; esac\n'
+    )
     other.chmod(0o755)
     monkeypatch.setenv("CC", str(other))
     folders.add(builder.build(fake_torch, cache))
@@ -141,7 +172,9 @@ def test_versions_come_from_torch_s_requirements(fake_torch: Path) -> None:
         'Requires-Dist: nvidia-cudnn-cu13==9.19.0.56; platform_system == "Linux"\n'
         'Requires-Dist: nvidia-nccl-cu13==2.28.9; platform_system == "Linux"\n'
     )
-    assert needs.read_versions(fake_torch) == needs.Versions("2.11.0+cu130", "70d99e9", 13000, 130000, 91900, 22809)
+    assert needs.read_versions(fake_torch) == needs.Versions(
+        "2.11.0+cu130", "70d99e9", 13000, 130000, 91900, 22809
+    )
 
 
 def test_a_cudnn_of_no_wheel_has_its_version_in_its_name(fake_torch: Path, tmp_path: Path) -> None:
@@ -150,17 +183,24 @@ def test_a_cudnn_of_no_wheel_has_its_version_in_its_name(fake_torch: Path, tmp_p
     installed.touch()
     (tmp_path / "libcudnn_graph.so.9").symlink_to(installed)
     assert needs.read_versions(fake_torch, tmp_path / "libcudnn_graph.so.9").cudnn == 91002
-    assert needs.read_versions(fake_torch, tmp_path / "libcudnn.so.9").cudnn == needs.read_versions(fake_torch).cudnn
+    assert (
+        needs.read_versions(fake_torch, tmp_path / "libcudnn.so.9").cudnn
+        == needs.read_versions(fake_torch).cudnn
+    )
     (fake_torch.parent / "nvidia_cudnn_cu13-9.20.0.48.dist-info").mkdir()
     assert needs.read_versions(fake_torch, tmp_path / "libcudnn_graph.so.9").cudnn == 92000
 
 
-def test_two_builds_at_once_do_the_work_once(fake_torch: Path, compiler: Path, tmp_path: Path) -> None:
+def test_two_builds_at_once_do_the_work_once(
+    fake_torch: Path, compiler: Path, tmp_path: Path
+) -> None:
     both = [command(fake_torch, tmp_path / "cache") for _ in range(2)]
     (first, error), (second, _) = (each.communicate() for each in both)
     assert first == second != "", error
     assert Path(first.strip(), "libcudart.so.13").is_file()
-    assert (tmp_path / "links").read_text().count("linked") == 3 + 3  # and on the way to cuDNN's helper
+    assert (tmp_path / "links").read_text().count(
+        "linked"
+    ) == 3 + 3  # and on the way to cuDNN's helper
 
 
 def test_a_killed_build_leaves_nothing_in_the_way(
@@ -191,7 +231,9 @@ def test_a_killed_build_leaves_nothing_in_the_way(
 
 
 @pytest.mark.parametrize("damaged", ["libcudart.so.13", builder.MANIFEST])
-def test_what_a_crash_of_the_machine_left_empty_is_built_anew(fake_torch: Path, tmp_path: Path, damaged: str) -> None:
+def test_what_a_crash_of_the_machine_left_empty_is_built_anew(
+    fake_torch: Path, tmp_path: Path, damaged: str
+) -> None:
     done = builder.build(fake_torch, tmp_path / "cache")
     size = (done / damaged).stat().st_size
     (done / damaged).write_bytes(b"")
@@ -206,7 +248,9 @@ def test_no_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.Monke
         builder.build(fake_torch, tmp_path / "cache")
 
 
-def test_a_compiler_error_is_one_line(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_error_is_one_line(
+    fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "broken-gcc"
     broken.write_text(
         '#!/bin/sh\ncase "$1" in --version) exec gcc "$@";; esac\necho "a.c: In function f:" >&2\n'
@@ -214,7 +258,9 @@ def test_a_compiler_error_is_one_line(fake_torch: Path, tmp_path: Path, monkeypa
     )
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
-    with pytest.raises(DeviceBuildError, match=r"^broken-gcc could not build lib\S+: a\.c:1: error: no such thing$"):
+    with pytest.raises(
+        DeviceBuildError, match=r"^broken-gcc could not build lib\S+: a\.c:1: error: no such thing$"
+    ):
         builder.build(fake_torch, tmp_path / "cache")
     assert builder.cached_builds(tmp_path / "cache") == []
 
@@ -222,12 +268,20 @@ def test_a_compiler_error_is_one_line(fake_torch: Path, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n", "torch 2.11.0.cpu in .* is not a CUDA build"),
-        ("__version__ = '2.3.1+cu118'\ncuda = '11.8'\n", "built for CUDA 11.8; CUDA 12 and 13 have stand-ins"),
+        (
+            "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n",
+            "torch 2.11.0.cpu in .* is not a CUDA build",
+        ),
+        (
+            "__version__ = '2.3.1+cu118'\ncuda = '11.8'\n",
+            "built for CUDA 11.8; CUDA 12 and 13 have stand-ins",
+        ),
         (None, "no torch in .*: No such file or directory"),
     ],
 )
-def test_not_a_torch_for_which_there_are_stand_ins(fake_torch: Path, text: str | None, message: str) -> None:
+def test_not_a_torch_for_which_there_are_stand_ins(
+    fake_torch: Path, text: str | None, message: str
+) -> None:
     if text is None:
         (fake_torch / "version.py").unlink()
     else:
@@ -236,8 +290,12 @@ def test_not_a_torch_for_which_there_are_stand_ins(fake_torch: Path, text: str |
         builder.build(fake_torch)
 
 
-@pytest.mark.parametrize("text", ["cuda = '13.'", "cuda = '1e9.0'", "cuda = '13.0'\n__version__ = '\x1b[2J'"])
-def test_a_torch_whose_files_say_what_no_torch_says(fake_torch: Path, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["cuda = '13.'", "cuda = '1e9.0'", "cuda = '13.0'\n__version__ = '\x1b[2J'"]
+)
+def test_a_torch_whose_files_say_what_no_torch_says(
+    fake_torch: Path, tmp_path: Path, text: str
+) -> None:
     (fake_torch / "version.py").write_text(text)
     with pytest.raises(DeviceBuildError, match=r"^torch"):
         builder.build(fake_torch, tmp_path / "cache")
@@ -266,15 +324,26 @@ def test_a_cuda_version_without_cuda_libraries(fake_torch: Path, tmp_path: Path)
 
 def test_a_cache_that_cannot_be_written(fake_torch: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DeviceBuildError, match=r"cannot write the stand-in CUDA libraries to .*: Not a directory"):
+    with pytest.raises(
+        DeviceBuildError, match=r"cannot write the stand-in CUDA libraries to .*: Not a directory"
+    ):
         builder.build(fake_torch, tmp_path / "file" / "cache")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
 @pytest.mark.parametrize(
-    "how", ["everybody may write", "a group may write", "a link", "somebody else's folder", "somebody else's build"]
+    "how",
+    [
+        "everybody may write",
+        "a group may write",
+        "a link",
+        "somebody else's folder",
+        "somebody else's build",
+    ],
 )
-def test_what_others_could_have_written_is_not_loaded(fake_torch: Path, tmp_path: Path, how: str) -> None:
+def test_what_others_could_have_written_is_not_loaded(
+    fake_torch: Path, tmp_path: Path, how: str
+) -> None:
     cache = tmp_path / "cache"
     done = builder.build(fake_torch, cache)
     if how == "everybody may write":
@@ -313,17 +382,33 @@ def test_no_room_is_one_line_on_stderr(fake_torch: Path, tmp_path: Path) -> None
 
 def test_the_command_imports_nothing_heavy() -> None:
     code = (
-        "import sys, xmem_slurm.device.__main__; print(*{'pydantic', 'typer', 'rich', 'jinja2'} & sys.modules.keys())"
+        "import sys, xmem_slurm.device.__main__; print(*{'pydantic', 'typer', 'rich', 'jinja2'} "
+        "& sys.modules.keys())"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "\n"
+    )
 
 
 @pytest.mark.parametrize("major", [12, 13])
 def test_the_c_has_no_warnings(major: int, tmp_path: Path) -> None:
-    defines = [f"-DXMEM_CUDA_MAJOR={major}", f"-DXMEM_CUDA_VERSION={major}000", "-DXMEM_CUBLAS_VERSION=1"]
+    defines = [
+        f"-DXMEM_CUDA_MAJOR={major}",
+        f"-DXMEM_CUDA_VERSION={major}000",
+        "-DXMEM_CUBLAS_VERSION=1",
+    ]
     defines += ["-DXMEM_CUDNN_VERSION=91900", "-DXMEM_NCCL_VERSION=22809"]
     sources = sorted(map(str, generate.SOURCES.rglob("*.c")))
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-c"]
-    ran = subprocess.run(["gcc", *flags, *defines, *sources], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        ["gcc", *flags, *defines, *sources],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.stderr == ""
     assert ran.returncode == 0

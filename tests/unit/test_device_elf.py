@@ -10,10 +10,13 @@ from xmem_slurm.device import elf
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
-    """A library that needs `answer` of another one under the version tag LIBQ_1, and `plain` of nobody."""
+    """A library that needs `answer` of another one under the version tag LIBQ_1, and `plain` of
+    nobody."""
     (tmp_path / "q.c").write_text("int answer(void) { return 42; }\n")
     (tmp_path / "q.map").write_text("LIBQ_1 { global: answer; local: *; };\n")
-    (tmp_path / "p.c").write_text("int answer(void); int plain(void);\nint ask(void) { return answer() + plain(); }\n")
+    (tmp_path / "p.c").write_text(
+        "int answer(void); int plain(void);\nint ask(void) { return answer() + plain(); }\n"
+    )
     library = [
         "gcc",
         "-shared",
@@ -25,7 +28,9 @@ def linked(tmp_path: Path) -> Path:
         "q.c",
     ]
     subprocess.run(library, cwd=tmp_path, check=True)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libp.so", "p.c", "libq.so.1"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", "libp.so", "p.c", "libq.so.1"], cwd=tmp_path, check=True
+    )
     return tmp_path
 
 

@@ -1,4 +1,5 @@
-"""Jobs that are sized together: each dry run that one wants is made once, and no job is asked without end."""
+"""Jobs that are sized together: each dry run that one wants is made once, and no job is asked
+without end."""
 
 import itertools
 import os
@@ -24,7 +25,9 @@ clock = itertools.count()
 
 def order(job: str, gpu: str) -> DryRunOrder:
     environ = {"JOB": job, "SLURM_JOB_START_TIME": str(next(clock))}
-    return DryRunOrder(Job(b"", (), Path("/"), environ), CATALOGUE[gpu], Budget(seconds=60 + next(clock)))
+    return DryRunOrder(
+        Job(b"", (), Path("/"), environ), CATALOGUE[gpu], Budget(seconds=60 + next(clock))
+    )
 
 
 def said(order: DryRunOrder) -> str:
@@ -47,7 +50,8 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def run(orders: Sequence[DryRunOrder], _where: DryRuns) -> list[DryRunResult | SlurmError]:
         seen.append(list(map(said, orders)))
         return [
-            SlurmError("its node died") if what == "broken:l4" else DryRunResult(NoEstimate(what)) for what in seen[-1]
+            SlurmError("its node died") if what == "broken:l4" else DryRunResult(NoEstimate(what))
+            for what in seen[-1]
         ]
 
     def run_one(order: DryRunOrder, where: DryRuns) -> DryRunResult:
@@ -108,15 +112,21 @@ def test_where_dry_runs_are_made_here_each_goes_its_whole_way_some_at_once(
         return DryRunResult(NoEstimate(said(order)))
 
     monkeypatch.setattr(dispatch, "here", here)
-    found = dispatch.together([wants("a", "l4", "h200"), fails(), wants("broken", "l4"), wants("a", "l4")], DryRuns())
+    found = dispatch.together(
+        [wants("a", "l4", "h200"), fails(), wants("broken", "l4"), wants("a", "l4")], DryRuns()
+    )
     assert [str(each) for each in found] == ["a:l4 a:h200", "no script", "no namespaces", "a:l4"]
     asked = [path.name.split() for path in tmp_path.iterdir()]
     assert sorted(name for name, _ in asked) == ["a:h200", "a:l4", "a:l4", "broken:l4"]
     assert len({process for _, process in asked}) == 4
-    assert list(map(str, dispatch.together([wants("broken", "l4")], DryRuns()))) == ["no namespaces"]
+    assert list(map(str, dispatch.together([wants("broken", "l4")], DryRuns()))) == [
+        "no namespaces"
+    ]
 
 
-def test_several_runs_share_a_budget_and_the_time_between_them_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_runs_share_a_budget_and_the_time_between_them_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wall, left = 1000.0, []
     monkeypatch.setattr("time.monotonic", lambda: wall)
     budget = SharedBudget(Budget(seconds=60))

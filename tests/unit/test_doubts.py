@@ -1,4 +1,5 @@
-"""Every doubt that can be written into a trace stands in the one register, and nothing else stands there."""
+"""Every doubt that can be written into a trace stands in the one register, and nothing else stands
+there."""
 
 import ast
 import re
@@ -10,7 +11,8 @@ from xmem_slurm.doubts import NO_ESTIMATE, OF_VALUES, Doubt
 
 PACKAGE = Path(__file__).parents[2] / "xmem_slurm"
 OF_THE_PROBE = {"doubt", "note"}
-"""What the probe calls with a doubt's code; names may begin with an underscore, or stand on an object."""
+"""What the probe calls with a doubt's code; names may begin with an underscore, or stand on an
+object."""
 OF_THE_TABLE = {"UNSEEN", "VALUES", "SITES"}
 """What the probe's table of hooks calls its codes."""
 
@@ -36,7 +38,12 @@ def of_the_probe() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Dict):
                 keyed = zip(node.keys, node.values, strict=True)
-                found |= {word for key, value in keyed if [*constants(key)] == ["code"] for word in constants(value)}
+                found |= {
+                    word
+                    for key, value in keyed
+                    if [*constants(key)] == ["code"]
+                    for word in constants(value)
+                }
             elif isinstance(node, ast.Call) and node.args:
                 called = ast.unparse(node.func)
                 if called in OF_THE_PROBE or called.rpartition(".")[2].lstrip("_") in OF_THE_PROBE:
@@ -52,7 +59,9 @@ def of_the_wrapper() -> set[str]:
         for path in PACKAGE.rglob("*.py")
         if "probe" not in path.relative_to(PACKAGE).parts and path.name != "doubts.py"
     ]
-    names = re.findall(r"Noted\(\s*Doubt\.(\w+)", "".join(path.read_text(encoding="utf-8") for path in sources))
+    names = re.findall(
+        r"Noted\(\s*Doubt\.(\w+)", "".join(path.read_text(encoding="utf-8") for path in sources)
+    )
     return {Doubt[name].code for name in names}
 
 
@@ -63,10 +72,14 @@ def test_what_can_be_written_is_what_stands_in_the_register() -> None:
 
 
 def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
-    assert {doubt.code for doubt in Doubt if doubt.price is None} - {doubt.code for doubt in NO_ESTIMATE} == {
+    assert {doubt.code for doubt in Doubt if doubt.price is None} - {
+        doubt.code for doubt in NO_ESTIMATE
+    } == {
         "value-read",  # values are zeros; by itself that changes no size
         "default",  # trace mode only
-        "stand-in-data",  # in the form and number that is published; values are unknown, and have doubts of their own
+        # in the form and number that is published; values are unknown, and have doubts of their
+        # own
+        "stand-in-data",
         "data-repeated",  # of one shape; said by `explain`
         "both-ways",  # takes a doubt away
         "metrics-read",  # the other course of them is run, too (`dryrun/engines`)

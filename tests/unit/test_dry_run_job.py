@@ -38,11 +38,16 @@ def test_export(export: str | None, found: dict[str, str]) -> None:
         ("0-3", ("0", "4", "0", "3", "1")),
         ("2-10:4", ("2", "3", "2", "10", "4")),
         ("5,1%1", ("1", "2", "1", "5", "4")),
-        ("0-999999999", ("0", "1000000000", "0", "999999999", "1")),  # sbatch refuses it, and nothing is filled by it
+        (
+            "0-999999999",
+            ("0", "1000000000", "0", "999999999", "1"),
+        ),  # sbatch refuses it, and nothing is filled by it
     ],
 )
 def test_an_array_is_its_first_task(array: str, variables: tuple[str, ...]) -> None:
-    found = from_submission(Submission((f"--array={array}", "--gres=gpu:1"), {}, b"#!/bin/sh\n")).environ
+    found = from_submission(
+        Submission((f"--array={array}", "--gres=gpu:1"), {}, b"#!/bin/sh\n")
+    ).environ
     names = ("ID", "COUNT", "MIN", "MAX", "STEP")
     assert tuple(found[f"SLURM_ARRAY_TASK_{name}"] for name in names) == variables
 

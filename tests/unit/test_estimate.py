@@ -1,4 +1,5 @@
-"""The estimate: peak, context and margin add up, doubt widens, and no estimate is better than a bad one."""
+"""The estimate: peak, context and margin add up, doubt widens, and no estimate is better than a bad
+one."""
 
 import dataclasses
 from pathlib import Path
@@ -42,24 +43,44 @@ def test_required_is_peak_and_context_and_margin() -> None:
     assert found.confidence == "high"
 
 
-def test_a_rank_that_failed_before_it_used_a_gpu_leaves_no_estimate_and_a_worker_of_one_does() -> None:
+def test_a_rank_that_failed_before_it_used_a_gpu_leaves_no_estimate_and_a_worker_of_one_does() -> (
+    None
+):
     """A data loader's worker is killed in the end, and has its rank's variables."""
-    failed = ScriptFailure("AcceleratorError: CUDA error: invalid device ordinal (train.py:5)", "AcceleratorError")
-    died = changed(rank=2, world_size=4, allocations=[], events=[], marks=[], recorded={}, seen=None, failure=failed)
+    failed = ScriptFailure(
+        "AcceleratorError: CUDA error: invalid device ordinal (train.py:5)", "AcceleratorError"
+    )
+    died = changed(
+        rank=2,
+        world_size=4,
+        allocations=[],
+        events=[],
+        marks=[],
+        recorded={},
+        seen=None,
+        failure=failed,
+    )
     of_rank_2 = changed(rank=2, world_size=4)
     assert len(estimate.estimate([GPT2, of_rank_2, died], "h200", H200).ranks) == 2
-    with pytest.raises(NoEstimate, match=r"^rank 2 of 4 stopped with AcceleratorError: CUDA error: invalid device"):
+    with pytest.raises(
+        NoEstimate, match=r"^rank 2 of 4 stopped with AcceleratorError: CUDA error: invalid device"
+    ):
         estimate.estimate([changed(world_size=4), died], "h200", H200)
 
 
 def test_the_breakdown_names_the_optimizer_state() -> None:
     breakdown = estimate.estimate([GPT2], "h200", H200).largest.breakdown
-    assert breakdown[Category.OPT] == pytest.approx(2 * breakdown[Category.PARAM], rel=0.05)  # AdamW: two moments
+    assert breakdown[Category.OPT] == pytest.approx(
+        2 * breakdown[Category.PARAM], rel=0.05
+    )  # AdamW: two moments
 
 
 def test_fit_is_a_replay_not_a_comparison_with_the_peak() -> None:
-    """Left alone it keeps the first block in its cache; short of memory the allocator gives that back and goes on."""
-    found = estimate.estimate([dataclasses.replace(trace_of("+a:640 -a +b:800"), gpu=GPT2.gpu)], "h200", H200)
+    """Left alone it keeps the first block in its cache; short of memory the allocator gives that
+    back and goes on."""
+    found = estimate.estimate(
+        [dataclasses.replace(trace_of("+a:640 -a +b:800"), gpu=GPT2.gpu)], "h200", H200
+    )
     rank = found.largest
     assert rank.peak_reserved_bytes == 1440 * MIB
     assert rank.fits_in_bytes < 810 * MIB
@@ -69,7 +90,8 @@ def test_fit_is_a_replay_not_a_comparison_with_the_peak() -> None:
 
 
 def test_a_bound_is_part_of_the_need_and_no_doubt() -> None:
-    """A workspace that may be larger leaves a large segment in pieces; what needs a whole one then has not enough."""
+    """A workspace that may be larger leaves a large segment in pieces; what needs a whole one then
+    has not enough."""
     seen = trace_of("+w:4 -w +stays:2 +b:64 -b +c:64 -c")
     bounded = dataclasses.replace(seen, bounds={4 * MIB: 40 * MIB}, gpu=GPT2.gpu)
     plain, found = (estimate.estimate([each], "h200", H200) for each in (seen, bounded))
@@ -96,19 +118,31 @@ def test_where_batches_vary_the_need_is_what_it_fits_on_not_the_fragments_of_the
     more = 2 * rank.peak_reserved_bytes
     with_steps_left_out = dataclasses.replace(found, recorded={"reserved_bytes": more})
     assert dataclasses.replace(rank, trace=with_steps_left_out).peak_reserved_bytes == more
-    fewer = {"requested_bytes": rank.replay.peak_requested_bytes, "reserved_bytes": rank.peak_reserved_bytes // 2}
+    fewer = {
+        "requested_bytes": rank.replay.peak_requested_bytes,
+        "reserved_bytes": rank.peak_reserved_bytes // 2,
+    }
     other_holes = dataclasses.replace(rank, trace=dataclasses.replace(found, recorded=fewer))
     assert other_holes.peak_reserved_bytes == rank.peak_reserved_bytes // 2
-    with_an_addition = dataclasses.replace(found, recorded=fewer | {"requested_bytes": fewer["requested_bytes"] - 1})
-    assert dataclasses.replace(rank, trace=with_an_addition).peak_reserved_bytes == rank.peak_reserved_bytes
+    with_an_addition = dataclasses.replace(
+        found, recorded=fewer | {"requested_bytes": fewer["requested_bytes"] - 1}
+    )
+    assert (
+        dataclasses.replace(rank, trace=with_an_addition).peak_reserved_bytes
+        == rank.peak_reserved_bytes
+    )
     assert needed.fits(gpu_of(needed.required_bytes, H200.context_bytes))
-    assert not needed.fits(gpu_of(least + rank.margin_bytes + H200.context_bytes - 2 * MIB, H200.context_bytes))
+    assert not needed.fits(
+        gpu_of(least + rank.margin_bytes + H200.context_bytes - 2 * MIB, H200.context_bytes)
+    )
 
 
 def test_a_gpu_on_which_every_step_would_free_its_cache_is_none_that_fits() -> None:
     sizes, made = (40, 50), 24
     found = changed(
-        allocations=[trace.Allocation(sizes[n % 2] * MIB, n % 2, Category.ACT) for n in range(made)],
+        allocations=[
+            trace.Allocation(sizes[n % 2] * MIB, n % 2, Category.ACT) for n in range(made)
+        ],
         events=[trace.Event(op, n) for n in range(made) for op in (0, 1, 2)],
         marks=[trace.Mark("step", n) for n in range(2, made + 1, 2)],
     )
@@ -132,7 +166,9 @@ def test_a_doubt_widens_the_margin_and_is_told() -> None:
     doubtful = estimate.estimate(
         [changed(doubts=[Noted(Doubt.CUDNN_PLAN, "cudnnBackendFinalize", 3)])], "", measured_kind
     )
-    assert doubtful.largest.margin_bytes > estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
+    assert (
+        doubtful.largest.margin_bytes > estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
+    )
     assert doubtful.largest.margin.probability is not None
     assert doubtful.confidence == "medium"
     assert any("cuDNN" in reason for reason in doubtful.reasons)
@@ -149,7 +185,10 @@ def test_what_jobs_here_taught_goes_before_what_ships_and_says_so() -> None:
     assert estimate.estimate([doubtful], "h200", H200, learned).largest.margin.probability is None
     assert found.confidence == "high"
     of_failures = Experience(
-        [dataclasses.replace(each, margin=dataclasses.replace(own, probability=0.09)) for each in learned.margins]
+        [
+            dataclasses.replace(each, margin=dataclasses.replace(own, probability=0.09))
+            for each in learned.margins
+        ]
     )
     found = estimate.estimate([GPT2], "h200", H200, of_failures)
     shipped = estimate.estimate([GPT2], "h200", H200).largest.margin
@@ -169,7 +208,10 @@ def test_a_script_that_ran_out_is_not_sent_to_where_it_did() -> None:
         again = estimate.estimate([GPT2], "h200", H200, Experience(ran_out=ran_out))
         assert not again.fits(small)
         assert again.fits(
-            gpu_of(needs.required_bytes + needs.largest.fits_in_bytes // RESOLUTION + 8 * MIB, H200.context_bytes)
+            gpu_of(
+                needs.required_bytes + needs.largest.fits_in_bytes // RESOLUTION + 8 * MIB,
+                H200.context_bytes,
+            )
         )
         assert (again.confidence, again.reasons) == ("medium", ["job 7 ran out"])
 
@@ -183,18 +225,26 @@ def test_a_run_cut_off_by_the_budget_is_doubtful_and_promises_nothing() -> None:
 def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
     without = H200.model_copy(update={"cuda_name": "measured by nobody"})
     measured_here = without.model_copy(update={"nccl_bytes": 400 * MIB})
-    alone, ranks = estimate.estimate([GPT2], "h200", measured_here), changed(doubts=[Noted(Doubt.NCCL, "")])
+    alone, ranks = (
+        estimate.estimate([GPT2], "h200", measured_here),
+        changed(doubts=[Noted(Doubt.NCCL, "")]),
+    )
     together = estimate.estimate([ranks], "h200", measured_here)
     assert alone.largest.outside_allocator_bytes == H200.context_bytes
     assert together.largest.outside_allocator_bytes == H200.context_bytes + 400 * MIB
     bound = estimate.estimate([ranks], "h200", without).largest
-    assert bound.outside_allocator_bytes == H200.context_bytes + nccl.taken(ranks, without)[0] > 600 * MIB
+    assert (
+        bound.outside_allocator_bytes
+        == H200.context_bytes + nccl.taken(ranks, without)[0]
+        > 600 * MIB
+    )
     more = bound.outside_allocator_bytes - together.largest.outside_allocator_bytes
     assert together.largest.capacity_on(measured_here) - bound.capacity_on(without) == more > 0
 
 
 def test_what_may_be_freed_later_is_room_that_the_need_has() -> None:
-    """DDP's first buckets, of 100 MiB of gradients: four of whole pages, and two that may be small."""
+    """DDP's first buckets, of 100 MiB of gradients: four of whole pages, and two that may be
+    small."""
     plain, ddp = (
         estimate.estimate([changed(doubts=doubts)], "h200", H200).largest
         for doubts in ([], [Noted(Doubt.DDP_BUCKETS, "DDP's first buckets", 100 * MIB)])
@@ -209,7 +259,10 @@ def test_what_may_be_freed_later_is_room_that_the_need_has() -> None:
 def test_ranks_that_were_seen_to_be_alike_are_no_reason() -> None:
     alike = Noted(Doubt.RANKS_ALIKE, "rank 3 of 4 needs no more than rank 0")
     for doubts, confidence in (([], "medium"), ([alike], "high")):
-        assert estimate.estimate([changed(doubts=doubts, world_size=4)], "h200", H200).confidence == confidence
+        assert (
+            estimate.estimate([changed(doubts=doubts, world_size=4)], "h200", H200).confidence
+            == confidence
+        )
 
 
 def test_where_nccl_was_measured_with_as_many_ranks_it_is_no_doubt() -> None:
@@ -236,7 +289,13 @@ def test_the_largest_process_decides_and_launchers_do_not_count() -> None:
         ),
         ([changed(marks=[], state="budget")], "--xmem-budget"),
         (
-            [changed(allocations=[], events=[], failure=trace_file.failure("torch 2.13.0+cpu is not a CUDA build"))],
+            [
+                changed(
+                    allocations=[],
+                    events=[],
+                    failure=trace_file.failure("torch 2.13.0+cpu is not a CUDA build"),
+                )
+            ],
             "not a CUDA build",
         ),
         ([], "no process used GPU memory"),

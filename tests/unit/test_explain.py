@@ -1,4 +1,5 @@
-"""An estimate that was made is read again in any form, and compared with another, with nothing run."""
+"""An estimate that was made is read again in any form, and compared with another, with nothing
+run."""
 
 import json
 import os
@@ -27,7 +28,9 @@ folder = test_first_hour.folder
 command = test_first_hour.command
 
 
-def keep(*argv: str, sized: Sizing = SIZING, files: Sequence[Evidence] | None = None) -> Mapping[int, answers.Said]:
+def keep(
+    *argv: str, sized: Sizing = SIZING, files: Sequence[Evidence] | None = None
+) -> Mapping[int, answers.Said]:
     job = Submission(argv, {}, b"#!/bin/sh\n")
     return answers.keep_estimate(answers.key(job, []), job, {0: sized}, {}, rests_on=files)
 
@@ -37,8 +40,13 @@ def test_what_is_kept_says_in_every_form_what_was_said() -> None:
     sized = Sizing(estimate([with_sites()], "l4", GPUS["l4"]), SIZING.placement, 8.25)
     keep("job.sh", sized=sized)
     (again,) = answers.newest()
-    assert again.sized()[0].estimate.largest.trace.allocations == sized.estimate.largest.trace.allocations
-    assert terminal.estimate_lines(again.sized()[0].estimate) == terminal.estimate_lines(sized.estimate)
+    assert (
+        again.sized()[0].estimate.largest.trace.allocations
+        == sized.estimate.largest.trace.allocations
+    )
+    assert terminal.estimate_lines(again.sized()[0].estimate) == terminal.estimate_lines(
+        sized.estimate
+    )
     assert json_report.estimate_object(again.sized()[0]) == json_report.estimate_object(sized)
     assert html.render(again.sized()[0]) == html.render(sized)
 
@@ -50,14 +58,24 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
     done = command("explain")
     assert done.stderr.startswith(f"xmem-slurm: job.sh, in {folder}, ")
     assert done.stdout.splitlines()[1].startswith("at the peak: activations ")
-    assert command("explain", "train.py").stderr.startswith("xmem-slurm: python3 train.py --lr 1, in ")
+    assert command("explain", "train.py").stderr.startswith(
+        "xmem-slurm: python3 train.py --lr 1, in "
+    )
     assert "no estimate of other.py is kept" in str(command("explain", "other.py").exception)
-    assert json.loads(command("explain", "--json", "--html", "a.html", str(folder / "job.sh")).stdout)["choice"] == "l4"
+    assert (
+        json.loads(command("explain", "--json", "--html", "a.html", str(folder / "job.sh")).stdout)[
+            "choice"
+        ]
+        == "l4"
+    )
     assert Path("a.html").is_file()
     later = time.time() + 10
     assert "has changed since" not in command("explain", "train.py").stderr
     os.utime(folder / "train.py", (later, later))
-    assert "xmem-slurm: train.py has changed since that estimate" in command("explain", "train.py").stderr
+    assert (
+        "xmem-slurm: train.py has changed since that estimate"
+        in command("explain", "train.py").stderr
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -72,7 +90,9 @@ def test_an_estimate_is_out_of_date_where_a_file_that_was_read_has_changed(tmp_p
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_estimate_is_made_again_only_where_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_is_made_again_only_where_something_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runs = []
 
     def count(*_: object, **__: object) -> dict[int, Sizing]:
@@ -121,10 +141,18 @@ def test_two_estimates_are_compared() -> None:
     assert words[0] == ["a.json", "job.sh", "difference"]
     assert words[1] == ["GPU", "memory", "needed", "14.35", "GiB", "15.35", "GiB", "+1.00", "GiB"]
     assert ["activations", "7.15", "GiB", "8.15", "GiB", "+1.00", "GiB"] in words
-    assert any("(h.*.mlp, model.py:88)" in line and line.endswith("+1.12 GiB") for line in done.stdout.splitlines())
-    assert any(line.startswith("a100_40") and line.endswith("*") for line in done.stdout.splitlines())
+    assert any(
+        "(h.*.mlp, model.py:88)" in line and line.endswith("+1.12 GiB")
+        for line in done.stdout.splitlines()
+    )
+    assert any(
+        line.startswith("a100_40") and line.endswith("*") for line in done.stdout.splitlines()
+    )
     found = json.loads(CliRunner().invoke(app, ["compare", "--json", "a.json", "job.sh"]).stdout)
-    assert found["required_bytes"] == {"before": document["required_bytes"], "after": larger.estimate.required_bytes}
+    assert found["required_bytes"] == {
+        "before": document["required_bytes"],
+        "after": larger.estimate.required_bytes,
+    }
     assert "h.*.mlp, model.py:88" in Path("diff.html").read_text()
     Path("b.json").write_text("{}")
     assert "b.json: no estimate that can be read" in str(

@@ -20,21 +20,31 @@ def job(script: str) -> Submission:
 
 
 def test_what_is_set_in_the_script_is_an_option_to_the_hook() -> None:
-    before, after = job("#SBATCH --gres=gpu:h200:1\nsrun x"), job("#SBATCH --gres=gpu:l4:1\n# why\nsrun x")
+    before, after = (
+        job("#SBATCH --gres=gpu:h200:1\nsrun x"),
+        job("#SBATCH --gres=gpu:l4:1\n# why\nsrun x"),
+    )
     assert changes._changes(before, after) == {"gres": "gpu:l4:1"}
 
 
 def test_a_hook_cannot_change_a_script() -> None:
     before = job("#SBATCH --gres=gpu:h200:1\nsrun --gres=gpu:h200:1 x")
     after = job("#SBATCH --gres=gpu:l4:1\n# why\nsrun --gres=gpu:l4:1 x")
-    with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:h200:1 would have to be changed"):
+    with pytest.raises(
+        UsageError, match=r"line 3 of the script: srun --gres=gpu:h200:1 would have to be changed"
+    ):
         changes._changes(before, after)
 
 
 @pytest.mark.parametrize(
     ("command", "line", "environ", "argv"),
     [
-        ("srun", "-N2 -n 4 --gres=gpu:h200:1 python t.py 'a b'", {}, ["--nodes=2", "--ntasks=4", "--gres=gpu:h200:1"]),
+        (
+            "srun",
+            "-N2 -n 4 --gres=gpu:h200:1 python t.py 'a b'",
+            {},
+            ["--nodes=2", "--ntasks=4", "--gres=gpu:h200:1"],
+        ),
         ("salloc", "-G1 --exclusive --bell python t.py 'a b'", {}, ["--gpus=1", "--exclusive"]),
         ("srun", "-W0 --immediate -l python t.py 'a b'", {"SLURM_NNODES": "2"}, ["--nodes=2"]),
         ("salloc", "python t.py 'a b'", {"SLURM_JOB_ID": "5"}, []),
@@ -50,7 +60,12 @@ def test_srun_and_salloc_as_the_sbatch_that_asks_for_the_same(
 
 
 def test_the_variables_of_srun_and_salloc_count_and_those_of_sbatch_do_not() -> None:
-    environ = {"SLURM_GRES": "gpu:l4:1", "SALLOC_GRES": "gpu:h200:2", "SBATCH_GRES": "gpu:a40:3", "HOME": "/"}
+    environ = {
+        "SLURM_GRES": "gpu:l4:1",
+        "SALLOC_GRES": "gpu:h200:2",
+        "SBATCH_GRES": "gpu:a40:3",
+        "HOME": "/",
+    }
     for command, gres in (("srun", "gpu:l4:1"), ("salloc", "gpu:h200:2")):
         found = caller.as_batch(command, ["python", "t.py"], environ)
         assert found is not None
@@ -77,27 +92,45 @@ def test_a_site_file_can_name_every_command_that_the_hook_runs_in() -> None:
     assert get_args(Command) == caller.COMMANDS
 
 
-def test_every_line_of_a_message_begins_as_the_hook_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_of_a_message_begins_as_the_hook_knows_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     changes._tell("the first\nand the second", "another")
-    assert capsys.readouterr().err == "xmem-slurm: the first\nxmem-slurm: and the second\nxmem-slurm: another\n"
+    assert (
+        capsys.readouterr().err
+        == "xmem-slurm: the first\nxmem-slurm: and the second\nxmem-slurm: another\n"
+    )
 
 
 def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By variables, by #XMEM lines, by their file; what makes no sense is said, and as if it were not set."""
+    """By variables, by #XMEM lines, by their file; what makes no sense is said, and as if it were
+    not set."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "xmem-slurm").mkdir()
     (tmp_path / "xmem-slurm" / "settings.toml").write_text("engine = 'device'\nbudget = 30\n")
     asked = list[Wishes]()
-    monkeypatch.setattr(changes, "answer_to", lambda _job, wishes, *_: asked.append(wishes) or left_alone(_job))
+    monkeypatch.setattr(
+        changes, "answer_to", lambda _job, wishes, *_: asked.append(wishes) or left_alone(_job)
+    )
     monkeypatch.setattr(changes.detached, "ask", lambda find, *_: find(print))
     script = job("#SBATCH --gres=gpu:h200:1\n#XMEM ranks=last\nsrun x")
-    environ = {"XMEM_BUDGET": "300", "XMEM_MARGIN": "20", "XMEM_KEEP_TYPE": "false", "XMEM_POLICY": "nonsense"}
+    environ = {
+        "XMEM_BUDGET": "300",
+        "XMEM_MARGIN": "20",
+        "XMEM_KEEP_TYPE": "false",
+        "XMEM_POLICY": "nonsense",
+    }
     submitting = caller.Caller(script.but(environ=environ), "sbatch")
     changes._answer("site.toml", submitting, 1, {}, inf)
     (wishes,) = asked
-    assert (wishes.budget, wishes.margin, wishes.ranks, wishes.engine) == (300, 20, "last", "device")
+    assert (wishes.budget, wishes.margin, wishes.ranks, wishes.engine) == (
+        300,
+        20,
+        "last",
+        "device",
+    )
     assert (wishes.keep_type, wishes.policy, wishes.advise) == (False, None, True)
     assert "XMEM_POLICY=nonsense" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""What somebody meets who has never run this before: commands as they are guessed, and no answer that is lost."""
+"""What somebody meets who has never run this before: commands as they are guessed, and no answer
+that is lost."""
 
 import os
 import subprocess
@@ -29,7 +30,8 @@ CATALOGUE = load_catalogue()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a user's folder with a script and a job, where every dry run needs what GPT-2 small needs."""
+    """Return a user's folder with a script and a job, where every dry run needs what GPT-2 small
+    needs."""
 
     def sized(*_: object, **__: object) -> Mapping[int, Sizing]:
         return {0: SIZING}
@@ -72,12 +74,16 @@ def test_a_python_file_is_run_with_the_python_on_path(monkeypatch: pytest.Monkey
 def test_a_script_that_sbatch_would_refuse_is_not_run(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
-    with pytest.raises(UsageError, match=r"sbatch would refuse it: the script has DOS line breaks .* dos2unix"):
+    with pytest.raises(
+        UsageError, match=r"sbatch would refuse it: the script has DOS line breaks .* dos2unix"
+    ):
         asked.job_of([str(script)], os.environ)
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_report_that_fails_costs_a_line_and_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_fails_costs_a_line_and_not_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*_: object, **__: object) -> str:
         raise IndexError("list index out of range")
 
@@ -97,16 +103,26 @@ def test_where_no_report_can_be_written_nothing_is_run(
     done = command("estimate", option, "nowhere/a.html", "job.sh")
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == "nowhere/a.html: there is no folder nowhere"
-    assert str(command("estimate", option, str(folder), "job.sh").exception) == f"{folder}: is a folder"
+    assert (
+        str(command("estimate", option, str(folder), "job.sh").exception)
+        == f"{folder}: is a folder"
+    )
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("", "sbatch: not found on PATH"), ("sbatch: fatal: Could not establish a configuration source",) * 2],
+    [
+        ("", "sbatch: not found on PATH"),
+        ("sbatch: fatal: Could not establish a configuration source",) * 2,
+    ],
 )
 def test_without_a_cluster_the_estimate_is_shown_all_the_same(
-    path: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    path: str,
+    words: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     if path:
         (folder / "bin" / "sbatch").write_text(f"#!/bin/sh\necho '{words}' >&2; exit 1\n")
@@ -123,14 +139,17 @@ def test_without_a_cluster_the_estimate_is_shown_all_the_same(
 def test_what_slurm_would_refuse_is_estimated_and_shown_as_it_would_go(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such account' >&2; exit 1\n")
+    (folder / "bin" / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: error: no such account' >&2; exit 1\n"
+    )
     (folder / "bin" / "sbatch").chmod(0o755)
     assert shown(["--xmem-dry-run", "job.sh"], monkeypatch) == 0
     out, err = capfd.readouterr()
     assert "#SBATCH --gres=gpu:h200:1\n" in out
     assert "xsbatch: GPU memory needed: " in err
     told = (
-        "xsbatch: Slurm would refuse the changed request, and it would be submitted as written (sbatch: error: no such"
+        "xsbatch: Slurm would refuse the changed request, and it would be submitted as written "
+        "(sbatch: error: no such"
     )
     assert told in err
 
@@ -158,9 +177,18 @@ def test_a_gpu_is_found_by_what_people_call_it(name: str, meant: str) -> None:
     ("name", "told"),
     [
         ("a100-40", "--gpu a100-40: 2 are meant by that; name one: a100-sxm4-40gb, a100-pcie-40gb"),
-        ("a100-sxm", "--gpu a100-sxm: 2 are meant by that; name one: a100-sxm4-40gb, a100-sxm4-80gb"),
+        (
+            "a100-sxm",
+            "--gpu a100-sxm: 2 are meant by that; name one: a100-sxm4-40gb, a100-sxm4-80gb",
+        ),
         ("a1000", "--gpu a1000: not in the GPU catalogue; near it: "),
-        ("l400", "--gpu l400: not in the GPU catalogue; near it: l40, l40s, l4; `xmem-slurm gpus` lists it"),
+        (
+            "l400",
+            (
+                "--gpu l400: not in the GPU catalogue; near it: l40, l40s, l4; `xmem-slurm gpus` lists "
+                "it"
+            ),
+        ),
     ],
 )
 def test_of_several_gpus_only_those_are_listed(name: str, told: str) -> None:
@@ -171,11 +199,15 @@ def test_of_several_gpus_only_those_are_listed(name: str, told: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_option_of_ours_behind_the_script_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_ours_behind_the_script_is_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     argv = ["estimate", "--gpu", "l4", "train.py", "--html", "a.html"]
     done = command(*argv)
     assert isinstance(done.exception, UsageError)
-    assert str(done.exception).startswith("--html comes after train.py, so it would be passed to that: ")
+    assert str(done.exception).startswith(
+        "--html comes after train.py, so it would be passed to that: "
+    )
     monkeypatch.setattr("sys.argv", ["xmem-slurm", *argv[:3], "--", *argv[3:]])
     assert command(*argv[:3], "--", *argv[3:]).exit_code == 0
     monkeypatch.setattr("sys.argv", ["xmem-slurm", *argv])
@@ -196,7 +228,8 @@ def test_the_first_command_needs_no_site(monkeypatch: pytest.MonkeyPatch) -> Non
     done = command("estimate", "train.py")
     assert done.exit_code == 0
     assert done.stderr.startswith(
-        "xmem-slurm: no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes another"
+        "xmem-slurm: no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes "
+        "another"
     )
     assert command("estimate", "train.py").exit_code == 0
     assert "cannot be read" in str(command("estimate", "--site", "/no/such", "train.py").exception)
@@ -204,7 +237,17 @@ def test_the_first_command_needs_no_site(monkeypatch: pytest.MonkeyPatch) -> Non
 
 IMPORTED_BY = {
     ("--help",): {"cli", "errors", "state"},
-    ("config", "job.sh"): {"cli", "errors", "state", "submission", "slurm", "dryrun", "cluster", "decision", "report"},
+    ("config", "job.sh"): {
+        "cli",
+        "errors",
+        "state",
+        "submission",
+        "slurm",
+        "dryrun",
+        "cluster",
+        "decision",
+        "report",
+    },
     ("gpus",): {"cli", "errors", "state", "site", "resources", "slurm", "units"},
 }
 KNOWN_ANSWER = IMPORTED_BY[("config", "job.sh")] | {"estimating", "outcomes"}
@@ -212,18 +255,26 @@ KNOWN_ANSWER = IMPORTED_BY[("config", "job.sh")] | {"estimating", "outcomes"}
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_verb_imports_what_it_needs_and_none_of_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verb_imports_what_it_needs_and_none_of_what_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [])
     assert command("estimate", "train.py").exit_code == 0
-    known = dict.fromkeys((("estimate", "train.py"), ("explain",), ("explain", "--json")), KNOWN_ANSWER)
+    known = dict.fromkeys(
+        (("estimate", "train.py"), ("explain",), ("explain", "--json")), KNOWN_ANSWER
+    )
     code = (
         "import sys; from xmem_slurm.cli import main; sys.argv[0] = 'xmem-slurm'\n"
         "try: main.main()\nfinally: print(*sys.modules, file=sys.stderr)"
     )
     for argv, rooms in {**IMPORTED_BY, **known}.items():
-        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True
+        )
         *told, names = done.stderr.splitlines()
         imported = names.split()
-        assert {name.split(".")[1] for name in imported if name.startswith("xmem_slurm.")} <= rooms, argv
+        assert {
+            name.split(".")[1] for name in imported if name.startswith("xmem_slurm.")
+        } <= rooms, argv
         assert not {"torch", "jinja2", "psutil", "tree_sitter"} & {*imported}
         assert argv[0] != "estimate" or "known since" in told[-1]

@@ -1,4 +1,5 @@
-"""A submission in one script; `tests/contract/test_folding.py` asks Slurm whether it is the same job."""
+"""A submission in one script; `tests/contract/test_folding.py` asks Slurm whether it is the same
+job."""
 
 import shlex
 
@@ -17,14 +18,26 @@ def job(*argv: str, script: bytes | None = SCRIPT, **environ: str) -> Submission
 @pytest.mark.parametrize(
     ("submitted", "expected", "words"),
     [
-        (job("-t9", "-H", "d/job.sh"), "#SBATCH --time=9 # mine\n#SBATCH --hold\n#SBATCH --job-name=job.sh\n", ""),
+        (
+            job("-t9", "-H", "d/job.sh"),
+            "#SBATCH --time=9 # mine\n#SBATCH --hold\n#SBATCH --job-name=job.sh\n",
+            "",
+        ),
         (
             job("job.sh", "a b", SBATCH_QOS="q"),
             "#SBATCH --time=5 # mine\n#SBATCH --qos=q\n#SBATCH --job-name=job.sh\n",
             "",
         ),
-        (job("-Jx", "-t9", "job.sh", SBATCH_TIMELIMIT="7"), "#SBATCH --time=9 # mine\n#SBATCH --job-name=x\n", ""),
-        (job("-Jx", "-W", "--parsable", "job.sh"), "#SBATCH --time=5 # mine\n#SBATCH --job-name=x\n", ""),
+        (
+            job("-Jx", "-t9", "job.sh", SBATCH_TIMELIMIT="7"),
+            "#SBATCH --time=9 # mine\n#SBATCH --job-name=x\n",
+            "",
+        ),
+        (
+            job("-Jx", "-W", "--parsable", "job.sh"),
+            "#SBATCH --time=5 # mine\n#SBATCH --job-name=x\n",
+            "",
+        ),
     ],
 )
 def test_options_become_lines(submitted: Submission, expected: str, words: str) -> None:
@@ -52,7 +65,9 @@ def test_what_is_left_to_type(submitted: Submission, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [b"#!/bin/sh\n#PBS -l mem=1gb\n", b"#!/usr/bin/env lua\nprint(1)\n"], ids=["PBS", "no comments"]
+    "script",
+    [b"#!/bin/sh\n#PBS -l mem=1gb\n", b"#!/usr/bin/env lua\nprint(1)\n"],
+    ids=["PBS", "no comments"],
 )
 def test_a_script_that_can_carry_nothing_stays_as_it_is(script: bytes) -> None:
     folded = fold(job("-t9", "-Jx", "job.sh", "a", script=script), {"SBATCH_GRES": "gpu:1"})
@@ -73,7 +88,10 @@ def test_directives_in_a_wrapped_command_do_not_count() -> None:
 
 
 def test_differences_of_options_and_script() -> None:
-    before, after = job("--gres=gpu:h200:1", "-Jx", "job.sh"), job("--gres=gpu:l4:1", "-Jx", "job.sh")
+    before, after = (
+        job("--gres=gpu:h200:1", "-Jx", "job.sh"),
+        job("--gres=gpu:l4:1", "-Jx", "job.sh"),
+    )
     assert differences(before, after, fold(after, {})) == [
         "--- options as written", "+++ options as changed", "@@ -3 +3 @@", "---gres=gpu:h200:1", "+--gres=gpu:l4:1",
         "--- job.sh", "+++ SCRIPT", "@@ -1,3 +1,5 @@", " #!/bin/sh", " #SBATCH --time=5 # mine",

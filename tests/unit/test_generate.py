@@ -1,4 +1,5 @@
-"""Generated batch scripts: as they were read and found good, clean for shellcheck, and asking for the GPU that fits."""
+"""Generated batch scripts: as they were read and found good, clean for shellcheck, and asking for
+the GPU that fits."""
 
 import re
 import shutil
@@ -35,7 +36,11 @@ SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("s
 
 
 def sized(option: str) -> Sizing:
-    return Sizing(estimate([GPT2], option, GPUS[option]), Placement([Verdict(option, GPUS[option], True)], option), 1.0)
+    return Sizing(
+        estimate([GPT2], option, GPUS[option]),
+        Placement([Verdict(option, GPUS[option], True)], option),
+        1.0,
+    )
 
 
 def no_estimate(_: Submission) -> NoEstimate:
@@ -57,7 +62,9 @@ def named(commands: Sequence[Sequence[str]]) -> Sequence[tuple[str, Sequence[str
 
 
 def made(
-    name: str, size: Callable[[Submission], Sizing | XmemError] = lambda _: sized("l4"), settings: Sequence[str] = ()
+    name: str,
+    size: Callable[[Submission], Sizing | XmemError] = lambda _: sized("l4"),
+    settings: Sequence[str] = (),
 ) -> scripts.Generated:
     template = templates.find(name, SHIPPED)
     values = templates.values(template, [*SETTINGS.get(name, []), *settings])
@@ -69,7 +76,15 @@ NAMES = [template.name for template in templates.available(SHIPPED)]
 
 
 def test_the_templates_are_those_that_were_promised() -> None:
-    assert NAMES == ["apptainer", "checkpoint-requeue", "multi-node", "plain", "pyxis", "sweep", "torchrun"]
+    assert NAMES == [
+        "apptainer",
+        "checkpoint-requeue",
+        "multi-node",
+        "plain",
+        "pyxis",
+        "sweep",
+        "torchrun",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,13 +95,16 @@ def test_a_template_gives_what_it_gave(name: str, snapshot: SnapshotAssertion) -
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_is_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(made(name).script)
-    done = subprocess.run([SHELLCHECK, tmp_path / "job.sh"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [SHELLCHECK, tmp_path / "job.sh"], capture_output=True, text=True, check=False
+    )
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_reaches_its_program_word_by_word(name: str, tmp_path: Path) -> None:
-    """Run the script with programs that only print: what the shell makes of it is what was asked for."""
+    """Run the script with programs that only print: what the shell makes of it is what was asked
+    for."""
     told = 'printf "<%s>" "$0" "$@" | sed "s:<[^>]*/:<:"; echo\n'
     for program in ("python", "torchrun", "apptainer", "srun", "scontrol", "source"):
         (tmp_path / program).write_text(f"#!/bin/sh\n{told}")
@@ -99,7 +117,9 @@ def test_the_command_reaches_its_program_word_by_word(name: str, tmp_path: Path)
         "SLURM_NNODES": "2",
     }
     environ["SLURM_JOB_NODELIST"] = "n[1-2]"
-    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
     words = "<train.py><--name><it's mine>"
     if name == "sweep":
         words += '<--lr><0.01><--json><{"a": 64}>'
@@ -150,11 +170,15 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
     template = templates.find("sweep", SHIPPED)
     grid = sweep.grid(["lr=0.1,0.2", "size=1,2,3"])
     points = named(sweep.commands(["python", "train.py", "--lr", "{lr}", "{size}"], grid))
-    found = scripts.generate(template, templates.values(template, ["at_once=2"]), points, TARGET, one_by_one(size))
+    found = scripts.generate(
+        template, templates.values(template, ["at_once=2"]), points, TARGET, one_by_one(size)
+    )
     assert [each.option for each in found] == ["a100_80", "l4"]
     for each, rate in zip(found, ("0.1", "0.2"), strict=True):
         assert "#SBATCH --array=0-2%2\n" in each.script
-        assert re.findall(r"\d\) python train.py --lr (\S+) (\d)", each.script) == [(rate, n) for n in "123"]
+        assert re.findall(r"\d\) python train.py --lr (\S+) (\d)", each.script) == [
+            (rate, n) for n in "123"
+        ]
 
 
 def test_what_is_told_of_a_sweep_names_the_point() -> None:
@@ -165,8 +189,13 @@ def test_what_is_told_of_a_sweep_names_the_point() -> None:
         return no_estimate(job) if b"--lr 0.2" in job.script else sized("h200")
 
     template = templates.find("sweep", SHIPPED)
-    points = [(sweep.label({"lr": lr}), ["python", "train.py", "--lr", lr]) for lr in ("0.1", "0.2", "0.3")]
-    (found,) = scripts.generate(template, templates.values(template, []), points, TARGET, one_by_one(size))
+    points = [
+        (sweep.label({"lr": lr}), ["python", "train.py", "--lr", lr])
+        for lr in ("0.1", "0.2", "0.3")
+    ]
+    (found,) = scripts.generate(
+        template, templates.values(template, []), points, TARGET, one_by_one(size)
+    )
     assert {line.partition(": ")[0] for line in found.lines} == {"lr=0.1", "lr=0.2"}
 
 
@@ -174,14 +203,21 @@ def test_a_template_for_one_command_takes_no_points() -> None:
     template = templates.find("plain", SHIPPED)
     with pytest.raises(UsageError, match="for arrays"):
         scripts.generate(
-            template, templates.values(template, []), named([COMMAND, COMMAND]), TARGET, one_by_one(no_estimate)
+            template,
+            templates.values(template, []),
+            named([COMMAND, COMMAND]),
+            TARGET,
+            one_by_one(no_estimate),
         )
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["colour=red"], "apptainer has name, time, cpus, memory, gpus, partition, account, setup, image, bind"),
+        (
+            ["colour=red"],
+            "apptainer has name, time, cpus, memory, gpus, partition, account, setup, image, bind",
+        ),
         (["cpus=many"], "whole number"),
         (["gpus=0"], "a whole number from 1 on"),
         ([], r"needs --set image=…: the container"),
@@ -194,11 +230,15 @@ def test_a_wrong_setting_is_told_what_is_right(settings: list[str], told: str) -
 
 
 def test_ones_own_templates_go_first_and_may_include_what_ships(tmp_path: Path) -> None:
-    (tmp_path / "plain.sh.j2").write_text('{#-\nabout = "Ours."\n-#}\n{% include "_head.sh.j2" %}\nmodule load cuda\n')
+    (tmp_path / "plain.sh.j2").write_text(
+        '{#-\nabout = "Ours."\n-#}\n{% include "_head.sh.j2" %}\nmodule load cuda\n'
+    )
     places = templates.folders(tmp_path)
     template = templates.find("plain", places)
     assert template.about == "Ours."
-    assert templates.render(template, templates.values(template, []), [COMMAND]).endswith("G\nmodule load cuda\n")
+    assert templates.render(template, templates.values(template, []), [COMMAND]).endswith(
+        "G\nmodule load cuda\n"
+    )
     assert "torchrun" in [each.name for each in templates.available(places)]
 
 
@@ -214,7 +254,9 @@ def test_ones_own_templates_go_first_and_may_include_what_ships(tmp_path: Path) 
         ('{#- about = "x"\ncolour = 1 -#}', "colour"),
     ],
 )
-def test_a_template_with_a_mistake_is_told_so_and_does_no_harm(tmp_path: Path, text: str, told: str) -> None:
+def test_a_template_with_a_mistake_is_told_so_and_does_no_harm(
+    tmp_path: Path, text: str, told: str
+) -> None:
     (tmp_path / "mine.sh.j2").write_text(text)
     with pytest.raises(UsageError, match=told):
         render_mine(templates.folders(tmp_path))
@@ -227,7 +269,10 @@ def render_mine(places: Sequence[Path]) -> str:
 
 def test_points_come_from_a_grid_or_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "points.csv").write_text('lr,size\n0.1,"1,5"\n0.2,2\n')
-    assert sweep.read_csv(tmp_path / "points.csv") == [{"lr": "0.1", "size": "1,5"}, {"lr": "0.2", "size": "2"}]
+    assert sweep.read_csv(tmp_path / "points.csv") == [
+        {"lr": "0.1", "size": "1,5"},
+        {"lr": "0.2", "size": "2"},
+    ]
     assert [tuple(point.values()) for point in sweep.grid(["a=1,2", "b=x,y"])] == [
         ("1", "x"),
         ("1", "y"),
@@ -237,7 +282,9 @@ def test_points_come_from_a_grid_or_a_csv_file(tmp_path: Path) -> None:
     assert sweep.commands(["true"], sweep.grid([])) == [["true"]]
 
 
-@pytest.mark.parametrize(("text", "told"), [("lr\n", "no points"), ("a,b\n1\n", "line 2"), ("a\n1,2\n", "line 2")])
+@pytest.mark.parametrize(
+    ("text", "told"), [("lr\n", "no points"), ("a,b\n1\n", "line 2"), ("a\n1,2\n", "line 2")]
+)
 def test_a_wrong_csv_file_is_told_so(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "points.csv").write_text(text)
     with pytest.raises(UsageError, match=told):

@@ -1,4 +1,5 @@
-"""The tables of `ground_truth --compare`, of synthetic measurements: figures made up here, measured nowhere."""
+"""The tables of `ground_truth --compare`, of synthetic measurements: figures made up here, measured
+nowhere."""
 
 import re
 from typing import Any
@@ -9,14 +10,20 @@ from xmem_slurm.units import MIB
 
 def synthetic_run(reserved: int, size: int) -> dict[str, Any]:
     return {
-        "config": {"model": "resnet50" if size == 224 else "gpt2", "benchmark": False, "channels_last": False},
+        "config": {
+            "model": "resnet50" if size == 224 else "gpt2",
+            "benchmark": False,
+            "channels_last": False,
+        },
         "gpu": {"name": "a synthetic GPU", "total_bytes": 80_000 * MIB},
         "peak_reserved_bytes": reserved * MIB,
         "outside_after_bytes": 500 * MIB,
     }
 
 
-def synthetic_estimate(reserved: int, margin: int, parting: dict[str, Any] | None = None) -> dict[str, Any]:
+def synthetic_estimate(
+    reserved: int, margin: int, parting: dict[str, Any] | None = None
+) -> dict[str, Any]:
     return {
         "peak_reserved_bytes": reserved * MIB,
         "fits_in_bytes": reserved * MIB,
@@ -29,7 +36,12 @@ def synthetic_estimate(reserved: int, margin: int, parting: dict[str, Any] | Non
     }
 
 
-PARTING = {"allocation": 7, "measured": "512 with 0 live", "dry": "1024 with 0 live", "operator": "train.py:3 step"}
+PARTING = {
+    "allocation": 7,
+    "measured": "512 with 0 live",
+    "dry": "1024 with 0 live",
+    "operator": "train.py:3 step",
+}
 RUNS = {
     "exact_224": synthetic_run(1000, 224),
     "low_224": synthetic_run(1000, 224),
@@ -50,8 +62,11 @@ def cells(line: str) -> list[str]:
 
 
 def test_scores_by_kind_and_the_context() -> None:
-    all_runs, images, transformers = (re.split(" {2,}", line) for line in report(RUNS, ESTIMATES).splitlines()[1:4])
-    # runs, same allocations, exact; median, lowest and highest error; promise enough; its excess; outside, catalogue
+    all_runs, images, transformers = (
+        re.split(" {2,}", line) for line in report(RUNS, ESTIMATES).splitlines()[1:4]
+    )
+    # runs, same allocations, exact; median, lowest and highest error; promise enough; its excess;
+    # outside, catalogue
     assert all_runs[:7] == ["all", "3", "2", "1", "+2.00", "-10.00", "+2.00"]
     assert all_runs[7:] == ["2", "-5.0", "+1.0", "+3.0", "500-500", "550"]
     assert images[:7] == ["images, contiguous", "2", "1", "1", "+5.00", "-10.00", "+0.00"]

@@ -1,4 +1,5 @@
-"""Hooks: what is rendered is Lua, whatever the site's names and paths hold; what is not is never installed."""
+"""Hooks: what is rendered is Lua, whatever the site's names and paths hold; what is not is never
+installed."""
 
 import shutil
 import subprocess
@@ -14,7 +15,9 @@ from xmem_slurm.site.loading import load_site
 SITE = load_site(resources.tree("site-config") / "example.toml")
 PATHS = ["site.toml", "a b/it's $(touch x).toml", 'q"u\\o`te;.toml', "]] --.toml"]
 
-needs_lua = pytest.mark.skipif(shutil.which("lua") is None or shutil.which("luac") is None, reason="no Lua here")
+needs_lua = pytest.mark.skipif(
+    shutil.which("lua") is None or shutil.which("luac") is None, reason="no Lua here"
+)
 
 
 @needs_lua
@@ -23,9 +26,15 @@ def test_any_path_comes_through_lua_and_the_shell_as_it_is(tmp_path: Path, path:
     site_file = tmp_path / path
     texts = hooks.render(site_file, SITE, ["printf", "%s\\n"])
     assert all(hooks.check(name, text) for name, text in texts.items())
-    command = next(line for line in texts["cli_filter.lua"].splitlines() if line.startswith("local COMMAND"))
+    command = next(
+        line for line in texts["cli_filter.lua"].splitlines() if line.startswith("local COMMAND")
+    )
     done = subprocess.run(
-        ["lua", "-e", f"{command}; os.execute(COMMAND)"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ["lua", "-e", f"{command}; os.execute(COMMAND)"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.splitlines()[0] == str(site_file)
     assert list(tmp_path.iterdir()) == []

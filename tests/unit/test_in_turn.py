@@ -1,4 +1,5 @@
-"""Several dry runs of one search at once: in children, in order, within the CPUs and the memory of one."""
+"""Several dry runs of one search at once: in children, in order, within the CPUs and the memory of
+one."""
 
 import errno
 import os
@@ -46,7 +47,8 @@ def until_there(file: Path) -> None:
 
 
 def test_two_run_at_once_and_what_they_return_comes_in_order(tmp_path: Path) -> None:
-    """The first ends when the second one's second dry run is over: one after the other they would never end."""
+    """The first ends when the second one's second dry run is over: one after the other they would
+    never end."""
 
     def make(order: DryRunOrder) -> DryRunResult:
         name = order.job.script.decode()
@@ -57,7 +59,11 @@ def test_two_run_at_once_and_what_they_return_comes_in_order(tmp_path: Path) -> 
 
     here = os.getpid()
     found = list(in_turn(all_of(wants("a"), wants("b1", "b2"), wants("c")), make, 2, 2))
-    assert found == [[f"a in {here} in 1 s"], [f"b1 in {here} in 1 s", f"b2 in {here} in 1 s"], [f"c in {here} in 1 s"]]
+    assert found == [
+        [f"a in {here} in 1 s"],
+        [f"b1 in {here} in 1 s", f"b2 in {here} in 1 s"],
+        [f"c in {here} in 1 s"],
+    ]
 
 
 def test_who_is_next_is_asked_when_the_oldest_is_done_whichever_ended_first(tmp_path: Path) -> None:
@@ -84,7 +90,9 @@ def test_who_is_next_is_asked_when_the_oldest_is_done_whichever_ended_first(tmp_
     assert asked == [("a", 0), ("b", 0), ("c", 1), ("d", 2)]
 
 
-def test_they_share_the_cpus_and_the_memory_of_one_and_who_needs_it_all_runs_alone(tmp_path: Path) -> None:
+def test_they_share_the_cpus_and_the_memory_of_one_and_who_needs_it_all_runs_alone(
+    tmp_path: Path,
+) -> None:
     def make(order: DryRunOrder) -> DryRunResult:
         name, memory = order.job.script.decode(), order.budget.memory_bytes
         own = tmp_path / str(os.getpid())
@@ -92,9 +100,13 @@ def test_they_share_the_cpus_and_the_memory_of_one_and_who_needs_it_all_runs_alo
         beside = len(list(tmp_path.iterdir())) - 1 if memory == WHOLE.memory_bytes else "some"
         own.unlink()
         assert len(os.sched_getaffinity(0)) <= 2
-        return answer(f"{name} {memory} {beside}", "memory" if name == "large" and memory < 1000 else None)
+        return answer(
+            f"{name} {memory} {beside}", "memory" if name == "large" and memory < 1000 else None
+        )
 
-    found = list(in_turn(all_of(wants("large"), wants("large", "small"), wants("small")), make, 2, 2))
+    found = list(
+        in_turn(all_of(wants("large"), wants("large", "small"), wants("small")), make, 2, 2)
+    )
     large, small = "large 1000 0 in 2 s", "small 500 some in 1 s"
     assert found == [[large], [large, small], [small]]
 
@@ -127,4 +139,7 @@ def test_a_child_that_dies_has_no_answer_and_the_others_have_theirs() -> None:
 
     found = list(in_turn(all_of(wants("killed"), wants("fails", "b")), make, 2, 2))
     killed = "the process that made its dry run was killed in 60 s"
-    assert found == [[killed], ["OSError: [Errno 28] No space left on device in 0 s", "well in 1 s"]]
+    assert found == [
+        [killed],
+        ["OSError: [Errno 28] No space left on device in 0 s", "well in 1 s"],
+    ]

@@ -53,7 +53,9 @@ def as_read(path: Path) -> File:
 
 
 def trace_of(*read: Path, end: bool = True, failure: ScriptFailure | None = None) -> Trace:
-    return replace(with_sites(), files=[*map(as_read, read)], seen=Seen(10, end=end), failure=failure)
+    return replace(
+        with_sites(), files=[*map(as_read, read)], seen=Seen(10, end=end), failure=failure
+    )
 
 
 def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
@@ -68,24 +70,43 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
     ("change", "made"),
     [
         (lambda order: replace(order, job=replace(order.job, environ={"A": "1", "SHLVL": "3"})), 1),
-        (lambda order: replace(order, job=replace(order.job, environ={**order.job.environ, "A": "2"})), 2),
-        (lambda order: replace(order, job=replace(order.job, environ={**order.job.environ, "XMEM_SITE": "x"})), 1),
+        (
+            lambda order: replace(
+                order, job=replace(order.job, environ={**order.job.environ, "A": "2"})
+            ),
+            2,
+        ),
+        (
+            lambda order: replace(
+                order, job=replace(order.job, environ={**order.job.environ, "XMEM_SITE": "x"})
+            ),
+            1,
+        ),
         (lambda order: replace(order, budget=Budget(seconds=300)), 1),
         (lambda order: replace(order, budget=replace(order.budget, memory_bytes=1 << 30)), 2),
         (lambda order: replace(order, gpu=CATALOGUE["h200"]), 2),
         (lambda order: replace(order, origins="hook"), 2),
         (lambda order: replace(order, fresh=True), 2),
-        (lambda order: replace(order, job=replace(order.job, script=b"#!/bin/sh\npython3 other.py\n")), 2),
+        (
+            lambda order: replace(
+                order, job=replace(order.job, script=b"#!/bin/sh\npython3 other.py\n")
+            ),
+            2,
+        ),
     ],
 )
-def test_another_dry_run_is_made(order: DryRunOrder, model: Path, change: Change, made: int) -> None:
+def test_another_dry_run_is_made(
+    order: DryRunOrder, model: Path, change: Change, made: int
+) -> None:
     runner = Runner(DryRunResult([trace_of(model)], Spent(10.0)))
     runner.give(order)
     runner.give(change(order))
     assert runner.count == made
 
 
-def test_one_that_names_lines_says_what_one_says_that_does_not(order: DryRunOrder, model: Path) -> None:
+def test_one_that_names_lines_says_what_one_says_that_does_not(
+    order: DryRunOrder, model: Path
+) -> None:
     runner = Runner(DryRunResult([trace_of(model)], Spent(10.0)))
     runner.give(replace(order, origins="hook"))
     runner.give(order)
@@ -100,7 +121,9 @@ def test_what_was_read_and_has_changed_ends_it(order: DryRunOrder, model: Path) 
     assert runner.count == 2
 
 
-def test_a_shell_script_that_is_named_and_has_changed_ends_it(order: DryRunOrder, model: Path) -> None:
+def test_a_shell_script_that_is_named_and_has_changed_ends_it(
+    order: DryRunOrder, model: Path
+) -> None:
     (model.parent / "train.py").write_text("import model\n")
     runner = Runner(DryRunResult([trace_of(model)], Spent(10.0)))
     runner.give(order)
@@ -109,7 +132,9 @@ def test_a_shell_script_that_is_named_and_has_changed_ends_it(order: DryRunOrder
     assert runner.count == 2
 
 
-def test_an_answer_from_one_lasts_though_a_file_was_touched(order: DryRunOrder, model: Path) -> None:
+def test_an_answer_from_one_lasts_though_a_file_was_touched(
+    order: DryRunOrder, model: Path
+) -> None:
     """Its traces say of the file what it is now: whoever keeps an answer looks whether it is so."""
     runner = Runner(DryRunResult([trace_of(model)], Spent(10.0)))
     runner.give(order)
@@ -136,7 +161,9 @@ NOTHING = trace_of()
     "find",
     [
         lambda model: [trace_of(model, end=False)],  # the clock on the wall, or a signal
-        lambda model: [trace_of(model, failure=ScriptFailure("ConnectionError: hub", "ConnectionError"))],
+        lambda model: [
+            trace_of(model, failure=ScriptFailure("ConnectionError: hub", "ConnectionError"))
+        ],
         lambda _: [trace_of()],  # it was not seen what it read
         lambda model: [replace(trace_of(model), files=[as_read(model), File("T", 0, 0, "")])],
         lambda _: NoEstimate("no GPU memory was used"),
@@ -153,12 +180,20 @@ def test_what_may_be_otherwise_another_time_is_not_kept(
 
 
 def test_that_there_is_no_estimate_is_known_too(order: DryRunOrder, model: Path) -> None:
-    runner = Runner(DryRunResult(UnusedGpu("no GPU memory was used", [as_read(model)], on_any_gpu=True), Spent(5.0)))
+    runner = Runner(
+        DryRunResult(
+            UnusedGpu("no GPU memory was used", [as_read(model)], on_any_gpu=True), Spent(5.0)
+        )
+    )
     runner.give(order)
     found = runner.give(order).found
     assert runner.count == 1
     assert isinstance(found, UnusedGpu)
-    assert (str(found), found.on_any_gpu, found.files) == ("no GPU memory was used", True, [as_read(model)])
+    assert (str(found), found.on_any_gpu, found.files) == (
+        "no GPU memory was used",
+        True,
+        [as_read(model)],
+    )
 
 
 def test_after_a_week_and_after_damage_it_is_made_again(

@@ -54,7 +54,9 @@ def test_the_release_is_read_as_debian_and_schedmd_write_it(tmp_path, said, rele
     assert programs.slurm_version(str(slurmctld)) == (release, version)
 
 
-@pytest.mark.parametrize(("said", "message"), [("slurm 21.08.8", "22.05 or newer"), ("hello", "does not tell")])
+@pytest.mark.parametrize(
+    ("said", "message"), [("slurm 21.08.8", "22.05 or newer"), ("hello", "does not tell")]
+)
 def test_an_old_or_unreadable_release_is_refused(tmp_path, said, message):
     slurmctld = program(tmp_path / "slurmctld", f"echo {said}")
     with pytest.raises(LabError, match=message):

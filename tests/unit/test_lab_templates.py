@@ -69,8 +69,13 @@ ACCOUNTING = replace(AROUND, accounting=True, password="sesame")
 
 
 def settings_of(text: str) -> dict[str, str]:
-    """Read `Key=Value` lines; the lines of nodes and partitions, which have several, are left out."""
-    lines = [line for line in text.splitlines() if line and not line.startswith(("#", "NodeName", "PartitionName"))]
+    """Read `Key=Value` lines; the lines of nodes and partitions, which have several, are left
+    out."""
+    lines = [
+        line
+        for line in text.splitlines()
+        if line and not line.startswith(("#", "NodeName", "PartitionName"))
+    ]
     pairs = [line.split("=", 1) for line in lines]
     assert len({key for key, _ in pairs}) == len(pairs), "a setting stands twice"
     return dict(pairs)
@@ -84,8 +89,14 @@ def test_each_node_has_its_port_its_gpus_by_type_and_its_features():
     conf = settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"]
     where = "NodeHostname=localhost NodeAddr=127.0.1.1"
     assert lines_of(conf, "NodeName") == [
-        f"NodeName=l1 {where} Port=20001 CPUs=16 RealMemory=128000 Gres=gpu:l4:3,gpu:h200:1 Feature=gpu_mem_24g,near",
-        f"NodeName=l2 {where} Port=20777 CPUs=16 RealMemory=128000 Gres=gpu:l4:3,gpu:h200:1 Feature=gpu_mem_24g,near",
+        (
+            f"NodeName=l1 {where} Port=20001 CPUs=16 RealMemory=128000 Gres=gpu:l4:3,gpu:h200:1 "
+            "Feature=gpu_mem_24g,near"
+        ),
+        (
+            f"NodeName=l2 {where} Port=20777 CPUs=16 RealMemory=128000 Gres=gpu:l4:3,gpu:h200:1 "
+            "Feature=gpu_mem_24g,near"
+        ),
         f"NodeName=t1 {where} Port=20003 CPUs=8 RealMemory=32000 Gres=gpu:2 Feature=t4",
         f"NodeName=c1 {where} Port=20004 CPUs=64 RealMemory=256000",
     ]
@@ -117,7 +128,9 @@ def test_everything_stays_in_the_folder_and_belongs_to_the_user():
     conf = settings_of(settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"])
     assert {conf["SlurmUser"], conf["SlurmdUser"]} == {"ada"}
     paths = {
-        key: value for key, value in conf.items() if key.endswith(("File", "Dir", "Location")) or key == "AuthInfo"
+        key: value
+        for key, value in conf.items()
+        if key.endswith(("File", "Dir", "Location")) or key == "AuthInfo"
     }
     assert len(paths) == 7
     assert all(value.removeprefix("socket=").startswith("/tmp/lab/") for value in paths.values())
@@ -132,7 +145,9 @@ def test_the_daemons_listen_on_loopback_only_where_the_host_name_is_loopback():
     inside = settings_of(settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"])
     assert inside["CommunicationParameters"] == "NoCtldInAddrAny,NoInAddrAny"
     assert inside["SlurmctldHost"] == "localhost(127.0.1.1)"
-    outside = settings.files(SITE, GPUS, NAMES, replace(AROUND, address="127.0.0.1", loopback_only=False))
+    outside = settings.files(
+        SITE, GPUS, NAMES, replace(AROUND, address="127.0.0.1", loopback_only=False)
+    )
     assert "CommunicationParameters" not in settings_of(outside["slurm.conf"])
 
 
@@ -160,14 +175,20 @@ def test_no_setting_is_used_that_some_supported_release_lacks():
 def prologue(tmp_path: Path, **environ: str) -> dict[str, str]:
     script = tmp_path / "task_prolog.sh"
     script.write_text(settings.files(SITE, GPUS, NAMES, AROUND)["task_prolog.sh"])
-    said = subprocess.run(["sh", script], env=environ, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["sh", script], env=environ, capture_output=True, text=True, check=True
+    ).stdout
     return dict(line.removeprefix("export ").split("=", 1) for line in said.splitlines())
 
 
 def test_a_job_with_gpus_finds_stand_ins_of_its_node_held_to_their_memory(tmp_path):
     found = prologue(tmp_path, SLURMD_NODENAME="t1", CUDA_VISIBLE_DEVICES="1", PYTHONPATH="/mine")
     assert found["XMEM_DEVICE_NAME"] == GPUS["any"].cuda_name
-    assert found["XMEM_DEVICE_LIMIT_BYTES"] == found["XMEM_DEVICE_TOTAL_BYTES"] == str(GPUS["any"].total_bytes)
+    assert (
+        found["XMEM_DEVICE_LIMIT_BYTES"]
+        == found["XMEM_DEVICE_TOTAL_BYTES"]
+        == str(GPUS["any"].total_bytes)
+    )
     assert found["XMEM_DEVICE_COUNT"] == "2"
     assert found["PYTHONPATH"].endswith("/probe:/mine")
 

@@ -30,12 +30,17 @@ wide||gres/gpu=4|
         (["--qos=strict"], [{"gres/gpu": 1}]),
         (["--qos=strict", "--partition=big"], [{"gres/gpu": 1}]),
         (["--qos=normal", "--partition=big"], [{"gres/gpu": 4}]),
-        (["--partition=big,gpu"], [{"gres/gpu": 4}, {"gres/gpu": 8, "gres/gpu:h200": 1, "gres/gpu:l4": 0}]),
+        (
+            ["--partition=big,gpu"],
+            [{"gres/gpu": 4}, {"gres/gpu": 8, "gres/gpu:h200": 1, "gres/gpu:l4": 0}],
+        ),
         (["--account=b"], [{"gres/gpu:l4": 3}]),
         (["--account=unknown", "--partition=unknown"], [{}]),
     ],
 )
-def test_the_limits_of_a_job_are_those_of_its_qos_partition_and_association(options, expected) -> None:
+def test_the_limits_of_a_job_are_those_of_its_qos_partition_and_association(
+    options, expected
+) -> None:
     request = Submission((*options, "job.sh"), {}, b"#!/bin/sh\n").request
     assert limits.parse(request, "here", PARTITIONS, OWN, EVERY) == expected
 

@@ -1,4 +1,5 @@
-"""What a dry run says of where it is: heard while somebody waits, and nothing that the job could make of it."""
+"""What a dry run says of where it is: heard while somebody waits, and nothing that the job could
+make of it."""
 
 import importlib
 import socket
@@ -20,7 +21,9 @@ def says(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_last_word_is_heard_with_the_rank_that_said_it(tmp_path: Path, says: ModuleType) -> None:
+def test_the_last_word_is_heard_with_the_rank_that_said_it(
+    tmp_path: Path, says: ModuleType
+) -> None:
     folder = tmp_path / ("long" * 30)
     (folder / "traces").mkdir(parents=True)
     with live_progress.somebody_waits() as dry_run, live_progress.told(folder) as variables:

@@ -1,4 +1,5 @@
-"""The margin: like the runs that were measured, or a prior; and the file is the one that the data give."""
+"""The margin: like the runs that were measured, or a prior; and the file is the one that the data
+give."""
 
 import pytest
 
@@ -8,7 +9,9 @@ from xmem_slurm.sizing.margins import Margin, MeasuredMargin, margin, measured
 
 HERE, ELSEWHERE = "8.6", "9.0"
 NOTHING = MeasuredMargin(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))
-PLANS = MeasuredMargin(frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92))
+PLANS = MeasuredMargin(
+    frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92)
+)
 PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
 
 
@@ -24,7 +27,9 @@ PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
         ({"plan", "small"}, Margin(0.1)),
     ],
 )
-def test_a_margin_promises_something_only_for_runs_like_those_measured(unseen: set[str], expected: Margin) -> None:
+def test_a_margin_promises_something_only_for_runs_like_those_measured(
+    unseen: set[str], expected: Margin
+) -> None:
     assert margin(unseen, HERE, PRIORS, [NOTHING, PLANS]) == expected
 
 
@@ -39,7 +44,9 @@ def test_without_measurements_the_prior_is_all() -> None:
 
 def test_what_ships_is_what_the_data_give() -> None:
     found = benchmark.evidence()
-    assert benchmark.FILE.read_text(encoding="utf-8") == benchmark.text(found), "run `python -m benchmarks.margins`"
+    assert benchmark.FILE.read_text(encoding="utf-8") == benchmark.text(found), (
+        "run `python -m benchmarks.margins`"
+    )
     for kind in measured():
         assert kind.unseen <= {doubt.code for doubt in Doubt if doubt.price is not None}
         promise = kind.margin.probability

@@ -1,4 +1,5 @@
-"""The largest batch is one that fits, and one more does not, whatever the way from batch to bytes looks like."""
+"""The largest batch is one that fits, and one more does not, whatever the way from batch to bytes
+looks like."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +21,10 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
 
 CATALOGUE = load_catalogue()
-SCRIPT = b"#!/bin/sh\npython train.py --batch-size 32 --eval-batch-size=64\npython test.py --batch-size='32'\n"
+SCRIPT = (
+    b"#!/bin/sh\npython train.py --batch-size 32 --eval-batch-size=64\npython test.py "
+    b"--batch-size='32'\n"
+)
 JOB = Job(SCRIPT, ["--batch-size", "4", "--lr=3"], Path("/"), {})
 
 
@@ -35,7 +39,8 @@ def order_of(job: Job = JOB) -> DryRunOrder:
 def found_with(
     needs: Callable[[int], float], *gpus: Gpu, changed: str = "a batch of that"
 ) -> tuple[list[MaxBatch], list[int]]:
-    """Search where a batch makes one allocation of so many MiB; return what is found and the batches that were run."""
+    """Search where a batch makes one allocation of so many MiB; return what is found and the
+    batches that were run."""
     tried = []
 
     def run(order: DryRunOrder) -> DryRunResult:
@@ -43,9 +48,13 @@ def found_with(
         assert order.batch is not None
         tried.append(order.batch)
         trace = trace_of(f"+a:{needs(order.batch)}")
-        return DryRunResult([dataclasses.replace(trace, changed=changed, recorded={"allocated_bytes": 0})])
+        return DryRunResult(
+            [dataclasses.replace(trace, changed=changed, recorded={"allocated_bytes": 0})]
+        )
 
-    orders = largest(order_of(), BatchLever(), 0, {str(number): each for number, each in enumerate(gpus)})
+    orders = largest(
+        order_of(), BatchLever(), 0, {str(number): each for number, each in enumerate(gpus)}
+    )
     return list(drive(orders, run)), tried
 
 
@@ -53,8 +62,13 @@ def found_with(
     "needs",
     [
         pytest.param(lambda batch: 100 + 60 * batch, id="a line"),
-        pytest.param(lambda batch: max(3000, 45 * batch), id="the optimizer's peak, then activations"),
-        pytest.param(lambda batch: 500 + 40 * batch + (700 if batch > 60 else 0), id="another kernel from 61 on"),
+        pytest.param(
+            lambda batch: max(3000, 45 * batch), id="the optimizer's peak, then activations"
+        ),
+        pytest.param(
+            lambda batch: 500 + 40 * batch + (700 if batch > 60 else 0),
+            id="another kernel from 61 on",
+        ),
         pytest.param(lambda batch: 20 + batch * batch, id="a parabola"),
         pytest.param(lambda batch: 9000 * batch, id="not even two"),
         pytest.param(lambda batch: 2 * batch, id="thousands"),
@@ -72,7 +86,9 @@ def test_the_largest_fits_and_one_more_does_not(needs: Callable[[int], float]) -
 
 
 def test_gpus_of_one_kind_share_their_dry_runs_and_others_their_line() -> None:
-    found, tried = found_with(lambda batch: 100 + 60 * batch, gpu(20_000), gpu(10_000), gpu(15_000, "l4"))
+    found, tried = found_with(
+        lambda batch: 100 + 60 * batch, gpu(20_000), gpu(10_000), gpu(15_000, "l4")
+    )
     assert [each.option for each in found] == ["1", "2", "0"]
     assert [each.batch for each in found] == sorted(each.batch for each in found)
     assert len(tried) <= 5 + 2 * 3
@@ -95,8 +111,11 @@ def test_what_needs_no_more_with_any_batch_is_not_called_a_largest_batch() -> No
 
 
 def test_no_line_of_another_kind_of_gpu_leads_beyond_the_largest_that_is_tried() -> None:
-    """A sample needs 1 KiB from 32,768 on: by that line a GPU of 64 GiB would take millions of them."""
-    found, tried = found_with(lambda batch: 4000 + max(0, batch - 32768) / 1024, gpu(8300), gpu(65_536, "l4"))
+    """A sample needs 1 KiB from 32,768 on: by that line a GPU of 64 GiB would take millions of
+    them."""
+    found, tried = found_with(
+        lambda batch: 4000 + max(0, batch - 32768) / 1024, gpu(8300), gpu(65_536, "l4")
+    )
     assert [each.batch for each in found] == [max_batch.MOST] * 2
     assert max(tried) == max_batch.MOST
 
@@ -116,17 +135,25 @@ def test_a_job_whose_batches_no_dataloader_makes_is_told_what_to_name() -> None:
 
 def test_an_option_is_varied_wherever_the_job_gives_it_a_number() -> None:
     job = BatchLever.parse("batch_size=--batch-size").at(order_of(), 7).job
-    assert job.script == SCRIPT.replace(b"--batch-size 32", b"--batch-size 7").replace(b"size='32'", b"size='7'")
+    assert job.script == SCRIPT.replace(b"--batch-size 32", b"--batch-size 7").replace(
+        b"size='32'", b"size='7'"
+    )
     assert job.arguments == ["--batch-size", "7", "--lr=3"]
     job = BatchLever.parse("batch_size=--lr").at(order_of(), 7).job
     assert (job.script, job.arguments) == (SCRIPT, ["--batch-size", "4", "--lr=7"])
     assert BatchLever.parse("batch_size=BATCH").at(order_of(), 7).job.environ["BATCH"] == "7"
     script = b"export BATCH=${BATCH:-32}\nif [ $BIG ]; then export BATCH=64; fi\npython train.py\n"
-    job = BatchLever.parse("batch_size=BATCH").at(order_of(dataclasses.replace(JOB, script=script)), 7).job
+    job = (
+        BatchLever.parse("batch_size=BATCH")
+        .at(order_of(dataclasses.replace(JOB, script=script)), 7)
+        .job
+    )
     assert (job.script, job.environ) == (script.replace(b"64", b"7"), {"BATCH": "7"})
 
 
-@pytest.mark.parametrize("text", ["--batch-size", "batch_size=", "batch=--batch-size", "batch_size=a b"])
+@pytest.mark.parametrize(
+    "text", ["--batch-size", "batch_size=", "batch=--batch-size", "batch_size=a b"]
+)
 def test_what_is_no_lever_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--vary"):
         BatchLever.parse(text)

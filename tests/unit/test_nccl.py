@@ -17,9 +17,13 @@ H100, L4 = (load_catalogue()[name] for name in ("h100-sxm5-80gb", "l4"))
 ONE = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 
-def run(ranks: int = 8, torch: str = "2.8.0+cu128", communicators: int = 1, nodes: int = 1) -> Trace:
+def run(
+    ranks: int = 8, torch: str = "2.8.0+cu128", communicators: int = 1, nodes: int = 1
+) -> Trace:
     doubts = [Noted(Doubt.NCCL, "", communicators)]
-    return dataclasses.replace(ONE, world_size=ranks, torch_version=torch, nodes=nodes, doubts=doubts)
+    return dataclasses.replace(
+        ONE, world_size=ranks, torch_version=torch, nodes=nodes, doubts=doubts
+    )
 
 
 def test_the_table_is_what_the_measurements_say() -> None:
@@ -39,7 +43,8 @@ def test_context_and_nccl_together_are_no_less_than_any_row_shows() -> None:
 
 
 def test_nothing_of_the_measured_was_measured_with_a_model() -> None:
-    """Where NCCL had not begun, nvidia-smi showed an idle GPU or a model: such rows are in the data and count not."""
+    """Where NCCL had not begun, nvidia-smi showed an idle GPU or a model: such rows are in the data
+    and count not."""
     assert {row["nccl_begun"] for row in benchmark.rows()} == {"yes"}
     assert max(int(row["most_mib"]) for row in benchmark.rows()) < 3500 < 18682
 
@@ -70,7 +75,9 @@ def test_fewer_ranks_take_no_more() -> None:
     assert nccl.taken(run(ranks=1), H100)[0] < nccl.taken(run(), H100)[0]
 
 
-def test_a_gpu_that_nobody_measured_has_the_bound_where_it_has_nvlink_or_what_its_site_says() -> None:
+def test_a_gpu_that_nobody_measured_has_the_bound_where_it_has_nvlink_or_what_its_site_says() -> (
+    None
+):
     a100 = load_catalogue()["a100-sxm4-80gb"]
     assert nccl.taken(run(), a100) == (nccl.taken(run(torch="2.6.0"), H100)[0], True)
     site = L4.model_copy(update={"nccl_bytes": 7})

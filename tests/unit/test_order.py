@@ -1,4 +1,5 @@
-"""What a user asks of a dry run is read once, what the probe is told is written once; an order arrives as it was."""
+"""What a user asks of a dry run is read once, what the probe is told is written once; an order
+arrives as it was."""
 
 from pathlib import Path
 
@@ -28,9 +29,17 @@ def order(asked: Asked = NOTHING, **environ: str) -> DryRunOrder:
             ("profile", "last", (1, 5)),
         ),
         (Asked("device", "all", "7"), {}, ("device", "all", (7,))),
-        (Asked("auto", "0,3"), {"XMEM_ENGINE": "profile", "XMEM_RANKS": "all"}, ("auto", (0, 3), ())),
+        (
+            Asked("auto", "0,3"),
+            {"XMEM_ENGINE": "profile", "XMEM_RANKS": "all"},
+            ("auto", (0, 3), ()),
+        ),
         (Asked(None, ""), {"XMEM_ENGINE": "device", "XMEM_RANKS": "2"}, ("device", (2,), ())),
-        (NOTHING, {"XMEM_ENGINE": "nonsense", "XMEM_RANKS": "none", "XMEM_ARRAY_TASKS": ","}, ("auto", (), ())),
+        (
+            NOTHING,
+            {"XMEM_ENGINE": "nonsense", "XMEM_RANKS": "none", "XMEM_ARRAY_TASKS": ","},
+            ("auto", (), ()),
+        ),
     ],
 )
 def test_options_go_before_variables_and_nonsense_is_as_if_not_said(
@@ -42,7 +51,12 @@ def test_options_go_before_variables_and_nonsense_is_as_if_not_said(
 
 def test_the_probe_is_told_by_the_order_alone() -> None:
     told = order(
-        XMEM_RANKS="all", XMEM_RUN_RANKS="0,1/2", XMEM_SITES="hook", XMEM_ADVICE="bf16", XMEM_BRIEF="1", OTHER="x"
+        XMEM_RANKS="all",
+        XMEM_RUN_RANKS="0,1/2",
+        XMEM_SITES="hook",
+        XMEM_ADVICE="bf16",
+        XMEM_BRIEF="1",
+        OTHER="x",
     ).environ
     assert told == {"XMEM_RANKS": "all", "OTHER": "x", "XMEM_ENGINE": "auto", "XMEM_SHAPES": "most"}
     job = Job(b"", (), Path("/"), {})
@@ -75,10 +89,23 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
 def test_an_order_arrives_at_a_node_as_it_was(wanted: str | tuple[int, ...]) -> None:
     """Bytes that are no text among it: in the script, in arguments, names and values."""
     job = Job(
-        b"#!/bin/sh\n\xff\0", ["\udc80"], Path("/x\udc81"), {"a\udc82": "b\udc83"}, [1, 2], outputs=["out"], array=[1]
+        b"#!/bin/sh\n\xff\0",
+        ["\udc80"],
+        Path("/x\udc81"),
+        {"a\udc82": "b\udc83"},
+        [1, 2],
+        outputs=["out"],
+        array=[1],
     )
     sent = DryRunOrder(
-        job, H200, Budget(wall_seconds=7.0), "profile", wanted, RunRanks((0, 3), 4), (1, 5), origins="hook"
+        job,
+        H200,
+        Budget(wall_seconds=7.0),
+        "profile",
+        wanted,
+        RunRanks((0, 3), 4),
+        (1, 5),
+        origins="hook",
     )
     found = exchange.order_from_json(exchange.order_to_json(sent))
     assert exchange.order_to_json(found) == exchange.order_to_json(sent)

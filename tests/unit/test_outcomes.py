@@ -1,4 +1,5 @@
-"""Outcomes: what is read of jobs' records, what is learned from them, and what that does to the next estimate."""
+"""Outcomes: what is read of jobs' records, what is learned from them, and what that does to the
+next estimate."""
 
 import dataclasses
 import json
@@ -42,7 +43,9 @@ LINE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def line(reserved: float = 10 * GIB, predicted: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+def line(
+    reserved: float = 10 * GIB, predicted: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
     device = {**LINE["devices"][0], "reserved": int(reserved), **fields.pop("device", {})}
     return {**LINE, **fields, "devices": [device], "prediction": {**PREDICTED, **(predicted or {})}}
 
@@ -50,14 +53,26 @@ def line(reserved: float = 10 * GIB, predicted: dict[str, Any] | None = None, **
 def written(folder: Path, *lines: Any, user: int | None = None) -> list[JobOutcome]:
     folder.mkdir(exist_ok=True)
     texts = (each if isinstance(each, str) else json.dumps(each) for each in lines)
-    (folder / f"{os.getuid() if user is None else user}-n1.jsonl").write_text("\n".join([*texts, ""]))
+    (folder / f"{os.getuid() if user is None else user}-n1.jsonl").write_text(
+        "\n".join([*texts, ""])
+    )
     return records.outcomes(folder)
 
 
 def test_the_last_line_of_a_process_counts_and_a_job_has_several(tmp_path: Path) -> None:
-    lines = [line(state="running", time=150.0), line(), line(11 * GIB, process=6), line(job="8", time=900.0)]
+    lines = [
+        line(state="running", time=150.0),
+        line(),
+        line(11 * GIB, process=6),
+        line(job="8", time=900.0),
+    ]
     first, second = written(tmp_path, *lines)
-    assert (first.job, len(first.processes), first.device.reserved, first.finished) == ("7", 2, 11 * GIB, True)
+    assert (first.job, len(first.processes), first.device.reserved, first.finished) == (
+        "7",
+        2,
+        11 * GIB,
+        True,
+    )
     assert (second.job, second.ended) == ("8", 900.0)
 
 
@@ -106,11 +121,17 @@ def keys(job: Submission, place: Path) -> tuple[str, str]:
 def test_a_sweep_is_one_script_of_many_runs(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     wrapped = [Submission(("--wrap", f"python train.py --lr {lr}"), {}, None) for lr in range(25)]
-    documents = [Submission((), {}, f"#!/bin/sh\n#SBATCH -t {lr}\npython train.py {lr}\n".encode()) for lr in range(25)]
+    documents = [
+        Submission((), {}, f"#!/bin/sh\n#SBATCH -t {lr}\npython train.py {lr}\n".encode())
+        for lr in range(25)
+    ]
     scripts, runs = zip(*(keys(job, tmp_path) for job in [*wrapped, *documents]), strict=True)
     assert (len(set(scripts)), len(set(runs))) == (1, 50)
     python = Submission((), {}, b"#!/usr/bin/python3\nprint(1)\n")
-    assert keys(python, tmp_path)[0] != keys(python.but(script=b"#!/usr/bin/python3\nprint(2)\n"), tmp_path)[0]
+    assert (
+        keys(python, tmp_path)[0]
+        != keys(python.but(script=b"#!/usr/bin/python3\nprint(2)\n"), tmp_path)[0]
+    )
 
 
 OOM = {"state": "oom", "device": {"limit": 8 * GIB, "ooms": 1}}
@@ -120,17 +141,23 @@ def test_a_script_that_ran_out_needs_more_than_there_was(tmp_path: Path) -> None
     ran_out = history.of_script(written(tmp_path, line(7 * GIB, **OOM)))
     assert ran_out is not None
     assert ran_out.words == "job 7 ran out of memory on l4 at 8.00 GiB"
-    assert ran_out.share == (11 * GIB + 2 * MIB) / (10 * GIB)  # that GPU was thought to have 21 GiB for it
+    assert ran_out.share == (11 * GIB + 2 * MIB) / (
+        10 * GIB
+    )  # that GPU was thought to have 21 GiB for it
 
 
-def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_more(tmp_path: Path) -> None:
+def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_more(
+    tmp_path: Path,
+) -> None:
     oom = line(7 * GIB, **OOM)
     assert history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0))) is None
     ran_out = history.of_script(written(tmp_path, oom, line(30 * GIB, job="8", time=300.0)))
     assert ran_out is not None
     assert ran_out.share == 2.0
     failed = line(9 * GIB, job="8", time=300.0, state="error")
-    caught = line(9 * GIB, job="8", time=300.0, device={"ooms": 1})  # as recorders once wrote of `except: sys.exit(1)`
+    caught = line(
+        9 * GIB, job="8", time=300.0, device={"ooms": 1}
+    )  # as recorders once wrote of `except: sys.exit(1)`
     early = line(6 * GIB, job="8", time=300.0)
     for unknown in (failed, caught, early):
         assert history.of_script(written(tmp_path, oom, unknown)) is not None
@@ -177,20 +204,27 @@ def test_one_can_see_how_far_estimates_can_be_trusted(tmp_path: Path) -> None:
     assert told.trust_lines(record, 400) == [
         "6 jobs recorded in 400 days; 4 of them can be held against their estimates",
         "2 of 4 (50%) needed no more than was estimated with its margin; 1 ran out of GPU memory",
-        "torch reserved what was estimated: 1 to 1%, 2 to 5%; the most: job 9, 20.0% above the estimate",
+        (
+            "torch reserved what was estimated: 1 to 1%, 2 to 5%; the most: job 9, 20.0% above the "
+            "estimate"
+        ),
         "1 job cannot: failed, or was not seen to end",
         "1 job cannot: nothing was predicted",
     ]
     document = told.trust_document(record, 400)
     assert (document["compared"], document["enough"], document["ran_out"]) == (4, 2, 1)
     assert document["farthest"] == {"job": "9", "share": pytest.approx(0.2)}
-    assert told.trust_lines(track_record([]), 400)[0].startswith("no job of yours was recorded in 400 days")
+    assert told.trust_lines(track_record([]), 400)[0].startswith(
+        "no job of yours was recorded in 400 days"
+    )
 
 
 DISTRIBUTIONS: dict[str, Callable[[random.Random], float]] = {
     "normal": lambda draw: draw.gauss(0, 0.05),
     "skewed": lambda draw: draw.expovariate(30) - 0.02,
-    "two kinds": lambda draw: draw.uniform(-0.01, 0.01) if draw.random() < 0.8 else draw.uniform(0.1, 0.3),
+    "two kinds": lambda draw: (
+        draw.uniform(-0.01, 0.01) if draw.random() < 0.8 else draw.uniform(0.1, 0.3)
+    ),
 }
 
 
@@ -198,11 +232,11 @@ DISTRIBUTIONS: dict[str, Callable[[random.Random], float]] = {
 def test_a_learned_margin_covers_the_jobs_that_follow_as_often_as_it_promises(
     error: Callable[[random.Random], float],
 ) -> None:
-    """Of 500 jobs of as many scripts a margin, and 500 jobs more: over 40 draws the share covered is the promise.
+    """Of 500 jobs of as many scripts a margin, and 500 jobs more: over 40 draws the share covered
+    is the promise.
 
-    The bound is four standard errors of the mean of 40 shares: of one, the variance is that of a Beta distribution
-    (n + 1 - l, l with l = floor((n + 1) (1 - 0.95))) and of 500 draws.
-    """
+    The bound is four standard errors of the mean of 40 shares: of one, the variance is that of a
+    Beta distribution (n + 1 - l, l with l = floor((n + 1) (1 - 0.95))) and of 500 draws."""
     draw, covered = random.Random(21), []
     for _ in range(40):
         margin = learning.margin([lesson(error(draw), script) for script in range(500)])
@@ -231,7 +265,9 @@ def test_a_script_has_one_vote_and_too_few_teach_nothing() -> None:
 
 def test_who_ran_out_is_never_covered_and_lowers_the_promise() -> None:
     fine = [lesson(0.01, n) for n in range(38)]
-    margin = learning.margin([*fine, lesson(0.2, "a", censored=True), lesson(0.1, "b", censored=True)])
+    margin = learning.margin(
+        [*fine, lesson(0.2, "a", censored=True), lesson(0.1, "b", censored=True)]
+    )
     assert margin == Margin(0.2, 0.92, 40, 40)
     assert learning.margin([lesson(0.2, n, censored=True) for n in range(40)]) is None
 
@@ -255,7 +291,10 @@ def test_margins_are_of_a_gpu_where_it_has_enough_jobs_and_of_all_where_not() ->
         (line(state="error"), "failed, or was not seen to end"),
         (line(9 * GIB, device={"ooms": 1, "retries": 1}), "ran out of GPU memory, and caught that"),
         (line(predicted={"reserved_bytes": 0}), "nothing was predicted"),
-        (line(predicted={"capability": "9.0"}), "ran on another kind of GPU than was estimated for"),
+        (
+            line(predicted={"capability": "9.0"}),
+            "ran on another kind of GPU than was estimated for",
+        ),
         (line(11 * GIB, {"capability": "9.0", "sampled": True}), (0.1, False)),
     ],
 )
@@ -268,7 +307,12 @@ def test_what_a_job_says(tmp_path: Path, what: dict[str, Any], expected: Any) ->
 
 
 def test_a_job_that_slurm_has_as_failed_says_no_more_than_that_it_ran_out(tmp_path: Path) -> None:
-    found = written(tmp_path, line(GIB), line(7 * GIB, job="8", **OOM), line(predicted={"run": "other"}, job="9"))
+    found = written(
+        tmp_path,
+        line(GIB),
+        line(7 * GIB, job="8", **OOM),
+        line(predicted={"run": "other"}, job="9"),
+    )
     said, nothing = learning.lessons(found, {"7", "8"})
     assert [each.censored for each in said] == [True, False]
     assert nothing == {"failed, or was not seen to end": 1}
@@ -308,7 +352,9 @@ def test_drift_is_said_where_promises_no_longer_hold() -> None:
     assert (found.scripts, found.enough, found.is_one) == (100, pytest.approx(0.7), True)
     assert not learning.drift([]).is_one
     sweep = [lesson(0.1, "sweep") for _ in range(1000)]
-    assert not learning.drift([*fine, *sweep]).is_one  # one script, however many of its jobs were above it
+    assert not learning.drift(
+        [*fine, *sweep]
+    ).is_one  # one script, however many of its jobs were above it
 
 
 def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_another_form(
@@ -318,7 +364,9 @@ def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_anothe
     found = [LearnedMargin("device", gpus, frozenset({"nccl"}), Margin(0.0312, 0.95, 312, 40))]
     text = learned.text(found, "jobs of this site", "2026-11-23")
     of = "jobs of this site (2026-11-23)"
-    assert learned.parse(text) == [dataclasses.replace(found[0], margin=Margin(0.0312, 0.95, 312, 40, of=of))]
+    assert learned.parse(text) == [
+        dataclasses.replace(found[0], margin=Margin(0.0312, 0.95, 312, 40, of=of))
+    ]
     assert learned.parse(learned.text([], "jobs of this site", "2026-11-23")) == []
     file = tmp_path / "margins.toml"
     monkeypatch.setattr(learned, "own_file", lambda: file)
@@ -328,7 +376,9 @@ def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_anothe
         file.write_text(wrong)
         file.chmod(0o600)
         assert learned.margins(None, told.append) == []
-        assert told.pop().startswith(f"{file}: its margins are left out until `xmem-slurm learn` writes it anew: ")
+        assert told.pop().startswith(
+            f"{file}: its margins are left out until `xmem-slurm learn` writes it anew: "
+        )
 
 
 def told_of(outcome: JobOutcome, slurm_state: str = "") -> list[str]:

@@ -1,4 +1,5 @@
-"""Our own folders and files, and those that a user asks for: whose they are, and what is never replaced."""
+"""Our own folders and files, and those that a user asks for: whose they are, and what is never
+replaced."""
 
 import os
 import stat
@@ -22,7 +23,9 @@ def test_a_folder_of_ours_is_private(folder: Path) -> None:
     assert own_files.make(folder) == folder
 
 
-@pytest.mark.parametrize("what", ["a link", "open to a group", "open to all", "a file", "its parent is open to all"])
+@pytest.mark.parametrize(
+    "what", ["a link", "open to a group", "open to all", "a file", "its parent is open to all"]
+)
 def test_a_folder_where_others_could_exchange_a_file_is_refused(folder: Path, what: str) -> None:
     if what == "a link":
         folder.rename(folder.with_name("elsewhere"))

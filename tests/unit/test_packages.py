@@ -1,4 +1,5 @@
-"""The recipes for package managers ask for what pyproject.toml asks for, and are of this version."""
+"""The recipes for package managers ask for what pyproject.toml asks for, and are of this
+version."""
 
 import ast
 import re
@@ -18,12 +19,21 @@ NEEDED = dict(
 def calls(recipe: Path) -> list[tuple[str, str]]:
     """Return the first argument of every call in a Spack recipe, with what is called."""
     tree = ast.parse(recipe.read_text())
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return [(node.func.id, ast.literal_eval(node.args[0])) for node in found if isinstance(node.func, ast.Name)]
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    return [
+        (node.func.id, ast.literal_eval(node.args[0]))
+        for node in found
+        if isinstance(node.func, ast.Name)
+    ]
 
 
 def test_spack() -> None:
-    """The path of a repository of packages must end in spack_repo/NAMESPACE (Spack 1.0, `lib/spack/spack/repo.py`)."""
+    """The path of a repository of packages must end in spack_repo/NAMESPACE (Spack 1.0,
+    `lib/spack/spack/repo.py`)."""
     (repository,) = PACKAGES.glob("spack_repo/*")
     assert f"namespace: {repository.name}\n" in (repository / "repo.yaml").read_text()
     recipe = calls(repository / "packages" / "py_xmem_slurm" / "package.py")

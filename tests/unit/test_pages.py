@@ -27,7 +27,8 @@ def completed(tmp_path: Path, *words: str, program: str = "xsbatch", **programs:
         (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
         (tmp_path / name).chmod(0o755)
     script = (
-        f'compopt() {{ :; }}; . ./{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _{program.replace("-", "_")}; '
+        f'compopt() {{ :; }}; . ./{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+        f"_{program.replace('-', '_')}; "
         "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(
@@ -44,7 +45,9 @@ def completed(tmp_path: Path, *words: str, program: str = "xsbatch", **programs:
 
 def test_bash_knows_every_option_of_both(tmp_path: Path) -> None:
     found = {word.rstrip("=") for word in completed(tmp_path, "--")}
-    assert found == {f"--{o.name}" for o in SBATCH.options if not o.until} | {f"--{o.name}" for o in OWN_OPTIONS}
+    assert found == {f"--{o.name}" for o in SBATCH.options if not o.until} | {
+        f"--{o.name}" for o in OWN_OPTIONS
+    }
 
 
 def test_bash_completes_values(tmp_path: Path) -> None:
@@ -60,7 +63,10 @@ def test_bash_completes_values(tmp_path: Path) -> None:
 
 def test_zsh_has_every_option() -> None:
     text = pages.render("zsh")
-    assert all(f"--{option.name}" in text for option in (*OWN_OPTIONS, *(o for o in SBATCH.options if not o.until)))
+    assert all(
+        f"--{option.name}" in text
+        for option in (*OWN_OPTIONS, *(o for o in SBATCH.options if not o.until))
+    )
     if shutil.which("zsh"):
         subprocess.run(["zsh", "-n"], input=text, text=True, check=True)
 
@@ -68,7 +74,11 @@ def test_zsh_has_every_option() -> None:
 def test_fish_has_every_option() -> None:
     text = pages.render("fish")
     assert all(f" -l {option.name} " in text.replace("\n", " ") for option in OWN_OPTIONS)
-    assert all(f" -l {option.name} " in text.replace("\n", " ") for option in SBATCH.options if not option.until)
+    assert all(
+        f" -l {option.name} " in text.replace("\n", " ")
+        for option in SBATCH.options
+        if not option.until
+    )
     if shutil.which("fish"):
         subprocess.run(["fish", "--no-execute"], input=text, text=True, check=True)
 
@@ -91,7 +101,9 @@ def test_bash_completes_verbs_and_their_options(tmp_path: Path) -> None:
     assert {"estimate", "site", "gpus"} <= set(completed(tmp_path, "", program="xmem-slurm"))
     assert completed(tmp_path, "site", "che", program="xmem-slurm") == ["check"]
     assert completed(tmp_path, "site", "check", "--of", program="xmem-slurm") == ["--offline"]
-    assert completed(tmp_path, "estimate", "--gpu", "l4", "--ht", program="xmem-slurm") == ["--html"]
+    assert completed(tmp_path, "estimate", "--gpu", "l4", "--ht", program="xmem-slurm") == [
+        "--html"
+    ]
     (tmp_path / "train.py").touch()
     assert completed(tmp_path, "estimate", "tr", program="xmem-slurm") == ["train.py"]
 
@@ -108,10 +120,14 @@ def test_other_pages_have_every_verb_and_option(page: str) -> None:
                 if "--" in str(each.opts)
             ]
             options = [name.removeprefix("--") for name in long]
-            assert [option for option in options if not re.search(rf"-l {option}\b|--{option}\b", text)] == []
+            assert [
+                option for option in options if not re.search(rf"-l {option}\b|--{option}\b", text)
+            ] == []
     shell = shutil.which(page)
     if shell is not None and page != "man":
-        subprocess.run([shell, "-n" if page == "zsh" else "--no-execute"], input=text, text=True, check=True)
+        subprocess.run(
+            [shell, "-n" if page == "zsh" else "--no-execute"], input=text, text=True, check=True
+        )
 
 
 def test_the_man_page_has_our_options_and_no_errors() -> None:
@@ -119,7 +135,11 @@ def test_the_man_page_has_our_options_and_no_errors() -> None:
     assert all(option.variable in text for option in OWN_OPTIONS)
     if shutil.which("groff"):
         done = subprocess.run(
-            ["groff", "-man", "-Tutf8", "-ww"], input=text, capture_output=True, text=True, check=True
+            ["groff", "-man", "-Tutf8", "-ww"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert done.stderr == ""
 
@@ -130,5 +150,7 @@ def test_no_such_page() -> None:
 
 
 def test_the_list_of_verbs_says_what_each_says_of_itself() -> None:
-    own = {name: (" ".join(verb.help.split()), verb.hidden) for name, verb in VERBS.commands.items()}
+    own = {
+        name: (" ".join(verb.help.split()), verb.hidden) for name, verb in VERBS.commands.items()
+    }
     assert own == {name: (place.help, place.hidden) for name, place in TABLE.items()}

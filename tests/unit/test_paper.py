@@ -1,4 +1,5 @@
-"""The paper's evaluation: its designs, its measures and its plot, on the data that are kept here."""
+"""The paper's evaluation: its designs, its measures and its plot, on the data that are kept
+here."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -44,7 +45,9 @@ def test_the_share_of_a_factor(groups: list[list[float]], said: str) -> None:
 def test_a_tool_is_in_the_table_for_the_runs_that_it_answered(tmp_path: Path) -> None:
     key = next(row.key for row in ROWS if not row.real_oom)
     half = next(row.ground_bytes for row in ROWS if row.key == key) // 2
-    answer = f'{{"key": "{key}", "memtracker": {half}, "accelerate": 1, "static": 1, "seconds": 2.5}}\n'
+    answer = (
+        f'{{"key": "{key}", "memtracker": {half}, "accelerate": 1, "static": 1, "seconds": 2.5}}\n'
+    )
     (tmp_path / f"rivals-{paper.RELEASE}.jsonl").write_text(answer)
     lines = {line[0]: line for line in paper.table(ROWS, paper.load(tmp_path))}
     assert lines["MemTracker"][1:4] == ["1", "50.00", "50.00"]

@@ -15,12 +15,24 @@ SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
 
 
-def demand(gpus: int = 1, *, partitions: tuple[str, ...] = (), constraint: str | None = None, nodes: int = 1) -> Demand:
-    return Demand(gpus_per_node=gpus, option="h200", partitions=partitions, constraint=constraint, nodes=nodes)
+def demand(
+    gpus: int = 1,
+    *,
+    partitions: tuple[str, ...] = (),
+    constraint: str | None = None,
+    nodes: int = 1,
+) -> Demand:
+    return Demand(
+        gpus_per_node=gpus, option="h200", partitions=partitions, constraint=constraint, nodes=nodes
+    )
 
 
 def place(
-    asked: Demand, site: Site, gpus: Mapping[str, Gpu], units: Callable[[str], int], *starts: Mapping[str, float]
+    asked: Demand,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    units: Callable[[str], int],
+    *starts: Mapping[str, float],
 ) -> Placement:
     """Answer what is asked about each option."""
     placing = placements.place(asked, site, gpus, *starts)
@@ -93,9 +105,15 @@ def test_nothing_fits() -> None:
         (replace(demand(3), whole_nodes=True), []),  # it would get four
         (replace(demand(4), whole_nodes=True), ["l4", "h200"]),
         (demand(8), []),
-        (demand(2, nodes=2), ["l4", "a100_40"]),  # there are two nodes of these, and one of the others
+        (
+            demand(2, nodes=2),
+            ["l4", "a100_40"],
+        ),  # there are two nodes of these, and one of the others
         (demand(nodes=3), []),
-        (replace(demand(), gpus_total=4), ["l4", "a100_40", "h200"]),  # --gpus=4, on however many nodes
+        (
+            replace(demand(), gpus_total=4),
+            ["l4", "a100_40", "h200"],
+        ),  # --gpus=4, on however many nodes
         (replace(demand(), gpus_total=8), ["l4"]),
         (replace(demand(), gpus_total=9), []),
         (demand(partitions=("cpu",)), []),
@@ -117,10 +135,20 @@ MIXED = Site.model_validate(
         "option": {
             "slice": {"gpu": "h200.1g.18gb", "type": "1g.18gb", "cost": 1.2},
             "h200": {"gpu": "h200", "type": "h200", "cost": 9},
-            "shard": {"gpu": "h200", "cost": 0.1, "share": {"kind": "shard", "of": "h200", "per_gpu": 139}},
+            "shard": {
+                "gpu": "h200",
+                "cost": 0.1,
+                "share": {"kind": "shard", "of": "h200", "per_gpu": 139},
+            },
         },
         "nodes": [
-            {"names": "m1", "cpus": 8, "memory_mib": 64000, "gpus": {"slice": 7}, "partitions": ["gpu", "quiet"]},
+            {
+                "names": "m1",
+                "cpus": 8,
+                "memory_mib": 64000,
+                "gpus": {"slice": 7},
+                "partitions": ["gpu", "quiet"],
+            },
             {
                 "names": "h1",
                 "cpus": 8,
@@ -136,7 +164,8 @@ MIXED_GPUS = option_gpus(MIXED, load_catalogue())
 
 
 def needing(gib: int, site: Site = MIXED):
-    """Say how many units a job of so much GPU memory needs of each option, a shard of the H200 being about 1 GiB."""
+    """Say how many units a job of so much GPU memory needs of each option, a shard of the H200
+    being about 1 GiB."""
 
     def units(name: str) -> int:
         share = site.option[name].share
@@ -145,8 +174,12 @@ def needing(gib: int, site: Site = MIXED):
     return units
 
 
-@pytest.mark.parametrize(("gib", "choice", "units"), [(3, "shard", 3), (15, "slice", 1), (30, "shard", 30)])
-def test_a_share_costs_by_its_units_and_a_mig_instance_may_be_cheaper(gib: int, choice: str, units: int) -> None:
+@pytest.mark.parametrize(
+    ("gib", "choice", "units"), [(3, "shard", 3), (15, "slice", 1), (30, "shard", 30)]
+)
+def test_a_share_costs_by_its_units_and_a_mig_instance_may_be_cheaper(
+    gib: int, choice: str, units: int
+) -> None:
     placement = place(demand(), MIXED, MIXED_GPUS, needing(gib))
     assert (placement.choice, placement.units) == (choice, units)
 
@@ -158,8 +191,13 @@ def test_a_whole_gpu_is_cheaper_than_most_of_its_shares() -> None:
 
 def test_shares_are_for_one_gpu_in_partitions_that_allow_sharing() -> None:
     assert "shard" in candidates(demand(), MIXED, MIXED_GPUS)
-    assert candidates(demand(2), MIXED, MIXED_GPUS) == ["h200"], "nor do two MIG instances make one GPU"
-    for spread in (Demand(1, None, (), None, gpus_total=4), Demand(1, None, (), None, nodes=1, gpus_total=2)):
+    assert candidates(demand(2), MIXED, MIXED_GPUS) == ["h200"], (
+        "nor do two MIG instances make one GPU"
+    )
+    for spread in (
+        Demand(1, None, (), None, gpus_total=4),
+        Demand(1, None, (), None, nodes=1, gpus_total=2),
+    ):
         assert candidates(spread, MIXED, MIXED_GPUS) == ["h200"], "how many a node has is left open"
     assert candidates(demand(partitions=("quiet",)), MIXED, MIXED_GPUS) == ["slice", "h200"]
     assert candidates(demand(partitions=("gpu", "quiet")), MIXED, MIXED_GPUS) == ["slice", "h200"]
@@ -180,7 +218,9 @@ STARTS = {"l4": 9000.0, "a100_40": 4010.0, "a100_80": 4055.0, "h200": 4000.0}
 def test_the_first_to_start_can_go_before_the_cheapest() -> None:
     site = SITE.ordered_by("start")
     placement = place(demand(), site, GPUS, lambda name: 1, STARTS)
-    assert (placement.choice, placement.order) == ("a100_40", "start"), "starts within a minute are alike: cost decides"
+    assert (placement.choice, placement.order) == ("a100_40", "start"), (
+        "starts within a minute are alike: cost decides"
+    )
     assert place(demand(), site, GPUS, lambda name: int(name == "l4"), STARTS).choice == "l4"
 
 
@@ -192,7 +232,9 @@ def test_without_an_answer_from_slurm_the_cheapest_is_taken() -> None:
 
 def test_what_would_have_been_no_worse_is_known() -> None:
     option = {name: each.model_copy(update={"cost": 2}) for name, each in SITE.option.items()}
-    placement = place(demand(), SITE.model_copy(update={"option": option}), GPUS, lambda name: int(name != "l4"))
+    placement = place(
+        demand(), SITE.model_copy(update={"option": option}), GPUS, lambda name: int(name != "l4")
+    )
     assert (placement.choice, placement.tied) == ("a100_40", ["a100_80", "h200"])
 
 
@@ -200,7 +242,9 @@ def test_a_request_for_shares_stays_with_its_kind_and_its_gpu() -> None:
     asked = Demand(gpus_per_node=1, option=None, partitions=(), constraint=None, share="shard")
     assert candidates(asked, MIXED, MIXED_GPUS) == ["shard"]
     assert candidates(replace(asked, share="mps"), MIXED, MIXED_GPUS) == []
-    assert candidates(replace(asked, partitions=("quiet",)), MIXED, MIXED_GPUS) == [], "no sharing there"
+    assert candidates(replace(asked, partitions=("quiet",)), MIXED, MIXED_GPUS) == [], (
+        "no sharing there"
+    )
 
 
 def test_no_job_goes_above_the_ceiling_unless_it_asks_for_that() -> None:
@@ -212,4 +256,6 @@ def test_no_job_goes_above_the_ceiling_unless_it_asks_for_that() -> None:
 
 def test_no_job_goes_below_the_floor() -> None:
     policy = MIXED.policy.model_copy(update={"least_bytes": 20 * GIB})
-    assert "slice" not in candidates(demand(), MIXED.model_copy(update={"policy": policy}), MIXED_GPUS)
+    assert "slice" not in candidates(
+        demand(), MIXED.model_copy(update={"policy": policy}), MIXED_GPUS
+    )

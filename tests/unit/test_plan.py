@@ -1,4 +1,5 @@
-"""A plan finds ways that fit, advises nothing that was not run dry, and rules out what would not have fitted."""
+"""A plan finds ways that fit, advises nothing that was not run dry, and rules out what would not
+have fitted."""
 
 import json
 import math
@@ -27,7 +28,13 @@ from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import deepspeed_json, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate
-from xmem_slurm.planning.changes import arguments_for, changed, files_for, variables_for, what_changes
+from xmem_slurm.planning.changes import (
+    arguments_for,
+    changed,
+    files_for,
+    variables_for,
+    what_changes,
+)
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.host_memory import NodeMemory
 from xmem_slurm.planning.levers import BatchLever
@@ -53,7 +60,8 @@ SCRIPT = """#!/bin/bash
 torchrun --standalone --nproc-per-node=4 train.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2
 """
 PARAMETERS, SAMPLE = 800, 100
-"""MiB: of the parameters (gradients as much, the optimizer's state twice that), and of the activations of a sample."""
+"""MiB: of the parameters (gradients as much, the optimizer's state twice that), and of the
+activations of a sample."""
 
 
 HOST = 1
@@ -65,7 +73,10 @@ def site_of(memory_mib: int = 512000, **per_node: int) -> Site:
         {
             "schema_version": 1,
             "name": "test",
-            "option": {name: {"gpu": "h200", "type": name, "cost": 1 + at} for at, name in enumerate(per_node)},
+            "option": {
+                name: {"gpu": "h200", "type": name, "cost": 1 + at}
+                for at, name in enumerate(per_node)
+            },
             "nodes": [
                 {
                     "names": f"{name}[1-2]",
@@ -86,8 +97,11 @@ def gpu(mib: int) -> Gpu:
 
 
 def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
-    """Return what a dry run of this command would show: a trainer whose need is known by arithmetic."""
-    given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word)) | dict(environ)
+    """Return what a dry run of this command would show: a trainer whose need is known by
+    arithmetic."""
+    given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word)) | dict(
+        environ
+    )
     options = {name: value for name, value in pairwise(words) if name.startswith("--")}
     options |= dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     ranks = int(options["--nproc-per-node"]) * int(options.get("--nnodes", "1"))
@@ -100,15 +114,24 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     elif given.get("ACCELERATE_USE_FSDP") == "true":
         reshards = given["FSDP_RESHARD_AFTER_FORWARD"] == "true"
         shards = int(given.get("PARALLELISM_CONFIG_DP_SHARD_SIZE", ranks))
-        method, parts = "hsdp" if shards != ranks else "fsdp2" if reshards else "fsdp2-grad", (shards,) * 3
+        method, parts = (
+            "hsdp" if shards != ranks else "fsdp2" if reshards else "fsdp2-grad",
+            (shards,) * 3,
+        )
     offloaded = any("OFFLOAD" in name for name in given)
-    kept = [size / part for size, part in zip((PARAMETERS, PARAMETERS, 2 * PARAMETERS), parts, strict=True)]
+    kept = [
+        size / part
+        for size, part in zip((PARAMETERS, PARAMETERS, 2 * PARAMETERS), parts, strict=True)
+    ]
     activations = SAMPLE * micro * (0.2 if checkpointing else 1)
     trace = trace_of(
-        f"+p:{kept[0]}:PARAM +a:{activations} -a +g:{kept[1]}:GRAD +o:{kept[2]}:OPT +b:{activations} -b +t:1"
+        f"+p:{kept[0]}:PARAM +a:{activations} -a +g:{kept[1]}:GRAD +o:{kept[2]}:OPT "
+        f"+b:{activations} -b +t:1"
     )
     times = int(options["--gradient_accumulation_steps"])
-    seen = Training("transformers", method, micro, times, checkpointing, offloaded, has_deepspeed=True)
+    seen = Training(
+        "transformers", method, micro, times, checkpointing, offloaded, has_deepspeed=True
+    )
     return replace(
         trace,
         world_size=ranks,
@@ -120,7 +143,8 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
 
 
 def by(run: Callable[[DryRunOrder], DryRunResult], at_once: int = 1) -> InTurn:
-    """Have dry runs made in this process: what comes next is chosen before what came of all but one is known."""
+    """Have dry runs made in this process: what comes next is chosen before what came of all but one
+    is known."""
 
     def in_turn(another: Callable[[], Orders[T] | None]) -> Iterator[T]:
         found = deque[T]()
@@ -139,7 +163,12 @@ def command_of(script: bytes) -> list[str]:
 
 
 def planned(
-    script: str, site: Site, gpus: Mapping[str, Gpu], most: int = 8, at_once: int = 1, **wanted: object
+    script: str,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    most: int = 8,
+    at_once: int = 1,
+    **wanted: object,
 ) -> tuple[Ways, list[str]]:
     """Return a plan by such dry runs, and the commands that were run."""
     job, ran = Submission(("job.sh",), {}, script.encode()), list[str]()
@@ -152,7 +181,9 @@ def planned(
     counts = [1 << power for power in range(most.bit_length())]
     space = Space(site, gpus, counts, list(METHODS.values()))
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), Budget())
-    search = Search(order, job, space, **{"objective": "fewest", "top": 4, "seconds": 300.0, **wanted})  # type: ignore[arg-type]
+    search = Search(
+        order, job, space, **{"objective": "fewest", "top": 4, "seconds": 300.0, **wanted}
+    )  # type: ignore[arg-type]
     return search.plan(by(run, at_once)), ran
 
 
@@ -166,7 +197,9 @@ def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() 
         assert row.estimate.fits(gpu(3000))
         assert " ".join(command_of(row.job.script)) in ran
         assert row.candidate.micro_batch * row.candidate.accumulation * row.candidate.gpus == 32
-    assert [row.candidate.gpus for row in plan.verified] == sorted(row.candidate.gpus for row in plan.verified)
+    assert [row.candidate.gpus for row in plan.verified] == sorted(
+        row.candidate.gpus for row in plan.verified
+    )
 
 
 def test_numbers_of_gpus_with_another_batch_are_told() -> None:
@@ -175,16 +208,23 @@ def test_numbers_of_gpus_with_another_batch_are_told() -> None:
     left_out = space.of_another_batch(plan.base)
     assert (plan.base.batch, left_out) == (32, [64, 128])
     lines = report.lines(replace(plan, of_another_batch=left_out), {"small": gpu(3000)})
-    assert "not with 64 and 128 GPUs: a step would not be of 32 samples (--any-global-batch)" in "\n".join(lines)
+    assert (
+        "not with 64 and 128 GPUs: a step would not be of 32 samples (--any-global-batch)"
+        in "\n".join(lines)
+    )
 
 
 def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
     for wanted in ({"top": 1}, {"top": 3}, {"top": 3, "objective": "cost"}):
         plan, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, **wanted)  # type: ignore[arg-type]
-        other, ran_by_two = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, at_once=2, **wanted)  # type: ignore[arg-type]
+        other, ran_by_two = planned(
+            SCRIPT, site_of(small=8), {"small": gpu(3000)}, at_once=2, **wanted
+        )  # type: ignore[arg-type]
         assert other.verified[0].candidate == plan.verified[0].candidate
         assert len(set(ran_by_two)) == len(ran_by_two) <= len(ran) + 1
-    nothing_fits, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(300)}, at_once=2, top=100, seconds=2000.0)
+    nothing_fits, _ = planned(
+        SCRIPT, site_of(small=8), {"small": gpu(300)}, at_once=2, top=100, seconds=2000.0
+    )
     looked_at = [row.candidate for row in nothing_fits.rows]
     assert all(looked_at.count(candidate) == 1 for candidate in looked_at)
 
@@ -193,9 +233,16 @@ def test_what_earlier_jobs_showed_counts_in_every_way() -> None:
     """But how much the job as it is written needed at the least says nothing of another way."""
     as_ever, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(9000)})
     lacked, _ = planned(
-        SCRIPT, site_of(small=8), {"small": gpu(9000)}, experience=Experience(ran_out=RanOut("it ran out", 1.0, 0))
+        SCRIPT,
+        site_of(small=8),
+        {"small": gpu(9000)},
+        experience=Experience(ran_out=RanOut("it ran out", 1.0, 0)),
     )
-    needs = {str(row.candidate): row.estimate.required_bytes for row in as_ever.verified if row.estimate is not None}
+    needs = {
+        str(row.candidate): row.estimate.required_bytes
+        for row in as_ever.verified
+        if row.estimate is not None
+    }
     for row in lacked.verified:
         assert row.estimate is not None
         assert Doubt.RAN_OUT in [noted.doubt for noted in row.estimate.doubts]
@@ -234,7 +281,9 @@ def persistent_bytes(trace: Trace) -> int:
 
 
 def test_no_bound_is_more_than_a_way_keeps() -> None:
-    base = Base(Submission(("job.sh",), {}, SCRIPT.encode()), trained({}, command_of(SCRIPT.encode())))
+    base = Base(
+        Submission(("job.sh",), {}, SCRIPT.encode()), trained({}, command_of(SCRIPT.encode()))
+    )
     found = persistent_of(base.trace)
     assert found == Persistent(PARAMETERS << 20, PARAMETERS << 20, 2 * PARAMETERS << 20)
     space = Space(site_of(small=8), {"small": gpu(3000)}, [1, 2, 4, 8, 16], list(METHODS.values()))
@@ -291,7 +340,9 @@ def test_ctrl_c_ends_a_plan_with_the_best_so_far() -> None:
     ("many", "by_signal"),
     [(1, signal.SIGINT), (2, signal.SIGINT), (4, signal.SIGTERM)],
 )
-def test_before_something_fits_ctrl_c_ends_it_as_other_signals_do(many: int, by_signal: int) -> None:
+def test_before_something_fits_ctrl_c_ends_it_as_other_signals_do(
+    many: int, by_signal: int
+) -> None:
     with pytest.raises(signals.Signalled):
         interrupted_at(many, by_signal)
 
@@ -325,21 +376,38 @@ def test_an_interrupted_plan_is_printed_and_the_process_ends_as_by_ctrl_c(tmp_pa
     job.write_text(SCRIPT)
     words = ("plan", "--site", str(EXAMPLE_SITE), str(job))
     command = [sys.executable, "-c", _PLAN, *words]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
     assert done.returncode == -signal.SIGINT, done.stderr
     assert done.stdout.splitlines()[1].startswith("1.  2 x small")
     assert done.stderr == f"xmem-slurm: {report.INTERRUPTED}\n"
 
 
-def test_ways_that_are_as_fast_are_a_tie_and_cheaper_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step takes as long, but those of FSDP2: a twentieth longer, which is a tie, or a half."""
+def test_ways_that_are_as_fast_are_a_tie_and_cheaper_ones_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every step takes as long, but those of FSDP2: a twentieth longer, which is a tie, or a
+    half."""
     monkeypatch.setattr(
-        speed, "work_of", lambda trace: Work((), {"bf16": float(trace.training.method == "fsdp2")}, 0, 0, ())
+        speed,
+        "work_of",
+        lambda trace: Work((), {"bf16": float(trace.training.method == "fsdp2")}, 0, 0, ()),
     )
     orders = {}
     for more in (0.05, 0.5):
-        monkeypatch.setattr(speed, "step_seconds", lambda work, _, more=more: 1 + more * work.flops["bf16"])
-        plan, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(9000)}, 4, objective="time", top=50, seconds=2000.0)
+        monkeypatch.setattr(
+            speed, "step_seconds", lambda work, _, more=more: 1 + more * work.flops["bf16"]
+        )
+        plan, _ = planned(
+            SCRIPT,
+            site_of(small=8),
+            {"small": gpu(9000)},
+            4,
+            objective="time",
+            top=50,
+            seconds=2000.0,
+        )
         assert plan.not_ranked == ""
         orders[more] = [row.candidate for row in plan.verified]
         assert any("1.0x" in line for line in report.lines(plan, {"small": gpu(9000)}))
@@ -360,7 +428,8 @@ def test_what_does_not_fit_the_host_is_not_advised_and_what_is_asked_for_is_comp
     script = SCRIPT.replace("#SBATCH --ntasks=1", "#SBATCH --ntasks=1\n#SBATCH --mem=1536M")
     gpus = {"small": gpu(3000)}
     plan, offloading = (
-        planned(script, site_of(5120, small=8), {"small": gpu(mib)}, top=50, seconds=2000.0)[0] for mib in (3000, 600)
+        planned(script, site_of(5120, small=8), {"small": gpu(mib)}, top=50, seconds=2000.0)[0]
+        for mib in (3000, 600)
     )
     rows = [*plan.rows, *offloading.rows]
     fits = {
@@ -370,23 +439,34 @@ def test_what_does_not_fit_the_host_is_not_advised_and_what_is_asked_for_is_comp
     }
     assert fits == {True}
     lacking = [row for row in rows if row.status == "host"]
-    assert {(row.candidate.gpus, bool(row.candidate.method.offloaded)) for row in lacking} == {(8, False), (8, True)}
+    assert {(row.candidate.gpus, bool(row.candidate.method.offloaded)) for row in lacking} == {
+        (8, False),
+        (8, True),
+    }
     text = "\n".join(report.lines(replace(plan, rows=[*plan.verified[:1], *lacking[:1]]), gpus))
     assert "host memory on each node, which has 5.00 GiB" in text
     first = next(row for row in plan.verified if row.candidate.gpus == 2)
     assert first.host is not None
     assert (
         first.host.lacking
-        == "2 x 1.00 GiB of host memory on each node, of which the job asks for 1.50 GiB: ask for more"
+        == "2 x 1.00 GiB of host memory on each node, of which the job asks for 1.50 GiB: ask for "
+        "more"
     )
     objects = report.objects(replace(plan, rows=rows), gpus)["candidates"]
-    assert {each["host_bytes_per_node"] for each in objects if each["status"] == "host"} == {8 << 30, 16 << 30}
+    assert {each["host_bytes_per_node"] for each in objects if each["status"] == "host"} == {
+        8 << 30,
+        16 << 30,
+    }
 
 
 def test_what_takes_no_more_of_the_host_than_the_job_as_it_is_written_is_advised_and_said() -> None:
     """A node has 3 GiB, of which the job's four processes take 4."""
     plan, _ = planned(SCRIPT, site_of(3072, small=8), {"small": gpu(3000)}, top=50, seconds=2000.0)
-    lacking = {row.host.lacking for row in plan.verified if row.candidate.gpus == 4 and row.host is not None}
+    lacking = {
+        row.host.lacking
+        for row in plan.verified
+        if row.candidate.gpus == 4 and row.host is not None
+    }
     needed = "4 x 1.00 GiB of host memory on each node, which has 3.00 GiB"
     assert lacking == {f"{needed}, and the job as it is written takes as much"}
     assert {row.candidate.gpus for row in plan.rows if row.status == "host"} == {8}
@@ -395,8 +475,11 @@ def test_what_takes_no_more_of_the_host_than_the_job_as_it_is_written_is_advised
 
 
 def test_a_lever_that_did_nothing_is_said() -> None:
-    """The script has its batch from elsewhere behind its arguments: what is written there changes nothing."""
-    script = SCRIPT.replace("train.py", 'train.py "$@"').replace("--per_device_train_batch_size 4", "$BATCH")
+    """The script has its batch from elsewhere behind its arguments: what is written there changes
+    nothing."""
+    script = SCRIPT.replace("train.py", 'train.py "$@"').replace(
+        "--per_device_train_batch_size 4", "$BATCH"
+    )
     job = Submission(("job.sh",), {}, script.encode())
 
     def run(order: DryRunOrder) -> DryRunResult:
@@ -406,9 +489,9 @@ def test_a_lever_that_did_nothing_is_said() -> None:
     space = Space(site_of(small=8), {"small": gpu(9000)}, [2], [METHODS["ddp"]])
     order = DryRunOrder.of(from_submission(job), gpu(9000), Budget())
     plan = Search(order, job, space, "cost", 2, 300.0).plan(by(run))
-    assert {row.why for row in plan.rows} == {"the change did not do what it should: micro batch, accumulation"} or {
-        row.why.rpartition(": ")[2] for row in plan.rows
-    } <= {"micro batch"}
+    assert {row.why for row in plan.rows} == {
+        "the change did not do what it should: micro batch, accumulation"
+    } or {row.why.rpartition(": ")[2] for row in plan.rows} <= {"micro batch"}
     assert not plan.verified
 
 
@@ -453,7 +536,9 @@ def test_numbers_are_said_as_people_say_them() -> None:
 
 
 def test_over_nodes_there_is_a_task_on_each() -> None:
-    base = Base(Submission(("job.sh",), {}, SCRIPT.encode()), trained({}, command_of(SCRIPT.encode())))
+    base = Base(
+        Submission(("job.sh",), {}, SCRIPT.encode()), trained({}, command_of(SCRIPT.encode()))
+    )
     space = Space(site_of(small=8), {"small": gpu(9000)}, [16], [METHODS["hsdp"]])
     job = changed(base, next(space.all_of(base)), space.site)
     assert (job.request.nodes, job.request.ntasks, job.request.gpus_per_node) == (2, 2, 8)
@@ -475,11 +560,30 @@ PYTHON = "python -u train.py --x | tee log"
             (1, 4),
             "A='b c' srun torchrun --nproc-per-node=4 --nnodes 2 -m pkg.train --more 8 --batch=2",
         ),
-        (PYTHON, (1, 2), "A='b c' torchrun --standalone --nproc-per-node=2 train.py --batch 2 --more 8 --x | tee log"),
-        ("/v/bin/python3 train.py", (1, 2), "/v/bin/python3 -m torch.distributed.run --standalone --nproc-per-node=2"),
-        ("srun -n4 --gpus-per-task=1 python train.py", (1, 2), "srun -n2 --gpus-per-task=1 python train.py"),
+        (
+            PYTHON,
+            (1, 2),
+            (
+                "A='b c' torchrun --standalone --nproc-per-node=2 train.py --batch 2 --more 8 --x | "
+                "tee log"
+            ),
+        ),
+        (
+            "/v/bin/python3 train.py",
+            (1, 2),
+            "/v/bin/python3 -m torch.distributed.run --standalone --nproc-per-node=2",
+        ),
+        (
+            "srun -n4 --gpus-per-task=1 python train.py",
+            (1, 2),
+            "srun -n2 --gpus-per-task=1 python train.py",
+        ),
         ("srun --ntasks 4 -N 1 python train.py", (2, 8), "srun --ntasks 16 -N 2 python train.py"),
-        ("accelerate launch --num_processes 4 train.py", (1, 2), "accelerate launch --num_processes 2 train.py"),
+        (
+            "accelerate launch --num_processes 4 train.py",
+            (1, 2),
+            "accelerate launch --num_processes 2 train.py",
+        ),
         ("deepspeed train.py", (1, 2), "deepspeed --num_gpus=2 train.py"),
         ("deepspeed --include localhost:0,1 train.py", (1, 4), "deepspeed --num_gpus=4 train.py"),
         ("deepspeed -q -e='localhost:$N' train.py", (1, 4), "deepspeed -q --num_gpus=4 train.py"),
@@ -488,8 +592,16 @@ PYTHON = "python -u train.py --x | tee log"
             (1, 4),
             "accelerate launch --gpu_ids=all --num_processes=4 train.py",
         ),
-        ("exec python -m torch.distributed.run 'train.py'", (1, 2), "distributed.run --nproc-per-node=2 'train.py' --"),
-        ("torchrun train.py", (2, 8), "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+"),
+        (
+            "exec python -m torch.distributed.run 'train.py'",
+            (1, 2),
+            "distributed.run --nproc-per-node=2 'train.py' --",
+        ),
+        (
+            "torchrun train.py",
+            (2, 8),
+            "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+",
+        ),
         ("torchrun train.py", (2, 8), "--cpus-per-task=$SLURM_CPUS_PER_TASK} torchrun --nnodes=2"),
     ],
 )
@@ -534,7 +646,9 @@ def test_gpus_that_are_named_are_no_longer_where_the_job_asks_for_fewer() -> Non
 def test_a_short_option_is_changed_where_it_stands(given: str) -> None:
     script = f"#!/bin/bash\npython train.py --lr-b 8 -bs 8 {given} -c 8\n".encode()
     same = Processes(1, 1), Processes(1, 1)
-    text = launch.changed(script, launch.find(script, "train.py"), same, variables={}, arguments={"-b": "2"})
+    text = launch.changed(
+        script, launch.find(script, "train.py"), same, variables={}, arguments={"-b": "2"}
+    )
     assert re.search(rb"--lr-b 8 -bs 8 -b[ =]?'?2'? -c 8\n", text), text
 
 
@@ -545,10 +659,14 @@ def test_what_is_not_found_is_said(script: str) -> None:
 
 
 def test_a_loop_of_the_scripts_own_gets_what_can_be_done_to_it() -> None:
-    script = SCRIPT.replace("--per_device_train_batch_size 4", "--batch 4").replace("--gradient", "--own")
+    script = SCRIPT.replace("--per_device_train_batch_size 4", "--batch 4").replace(
+        "--gradient", "--own"
+    )
     job = Submission(("job.sh",), {}, script.encode())
     argv = ["python", "train.py", "--batch", "4"]
-    seen = replace(trained({}, command_of(SCRIPT.encode())), training=Training("", "ddp"), argv=argv)
+    seen = replace(
+        trained({}, command_of(SCRIPT.encode())), training=Training("", "ddp"), argv=argv
+    )
     space = Space(site_of(small=8), {"small": gpu(9000)}, [1, 2, 4, 8], list(METHODS.values()))
     found = {(each.gpus, each.method.name) for each in space.all_of(Base(job, seen))}
     assert found == {(4, "ddp")}
@@ -589,12 +707,19 @@ def test_bf16_is_offered_where_it_is_allowed_and_takes_the_place_of_fp16() -> No
     assert halves
     script = changed(base, halves[0], space.site).script
     assert script is not None
-    assert "train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 1 --bf16 True --fp16 False" in (
-        script.decode()
+    assert (
+        "train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 1 --bf16 True "
+        "--fp16 False" in (script.decode())
     )
     assert any("bf16 in place of fp16" in each for each in what_changes(base, halves[0]))
-    assert halves[0].is_seen(replace(base.trace, training=written), written) == "micro batch, accumulation, precision"
-    assert not any(each.bf16 for each in replace(space, bf16=True).all_of(base_of(Training("", "ddp"), "train.py")))
+    assert (
+        halves[0].is_seen(replace(base.trace, training=written), written)
+        == "micro batch, accumulation, precision"
+    )
+    assert not any(
+        each.bf16
+        for each in replace(space, bf16=True).all_of(base_of(Training("", "ddp"), "train.py"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -641,13 +766,27 @@ def test_torchtitan_has_degrees_whose_product_is_the_number_of_gpus() -> None:
     space = Space(site_of(small=8), {"small": gpu(9000)}, [4, 16], list(METHODS.values()))
     ways = list(space.all_of(base))
     assert {(each.method.name, each.tensor) for each in ways if each.gpus == 4} == {
-        *(("ddp", 1), ("fsdp2", 1), ("fsdp2-grad", 1), ("fsdp2", 2), ("fsdp2-grad", 2), ("single", 4))
+        *(
+            ("ddp", 1),
+            ("fsdp2", 1),
+            ("fsdp2-grad", 1),
+            ("fsdp2", 2),
+            ("fsdp2-grad", 2),
+            ("single", 4),
+        )
     }
-    names = ("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree")
+    names = (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+    )
     for each in ways:
         arguments = arguments_for(base, each)
         assert each.batch == 32
-        degrees = [int(arguments.get(f"--parallelism.{name}", own)) for name, own in zip(names, (1, 4, 1), strict=True)]
+        degrees = [
+            int(arguments.get(f"--parallelism.{name}", own))
+            for name, own in zip(names, (1, 4, 1), strict=True)
+        ]
         assert math.prod(degrees) == each.gpus
         assert (degrees[1] > 1, degrees[2]) == (each.method.shards != frozenset(), each.tensor)
         script = changed(base, each, space.site).script
@@ -655,9 +794,16 @@ def test_torchtitan_has_degrees_whose_product_is_the_number_of_gpus() -> None:
         words = "".join(f" {name} {value}" for name, value in arguments.items())
         assert f"--job.config_file a.toml{words}\n" in script.decode()
     assert {each.shards for each in ways if each.method.is_hybrid} == {8, 4, 2}
-    pipelined = base_of(Training("torchtitan", "others"), command, ["python", "-m", "torchtitan.train"])
+    pipelined = base_of(
+        Training("torchtitan", "others"), command, ["python", "-m", "torchtitan.train"]
+    )
     assert list(space.all_of(pipelined)) == []
-    assert what_changes(base, next(each for each in ways if each.method.name == "ddp" and each.gpus == 4)) == []
+    assert (
+        what_changes(
+            base, next(each for each in ways if each.method.name == "ddp" and each.gpus == 4)
+        )
+        == []
+    )
 
 
 def test_lightning_is_told_by_options_where_it_has_them() -> None:
@@ -665,31 +811,54 @@ def test_lightning_is_told_by_options_where_it_has_them() -> None:
     command = "srun -n4 python main.py fit --config a.yaml --trainer.devices=4 > log"
     base = base_of(written, command, ["python", "main.py"])
     space = Space(site_of(small=8), {"small": gpu(9000)}, [1, 4, 8], list(METHODS.values()))
-    assert {each.method.name for each in space.all_of(base)} == {"single", "ddp", "fsdp1", "fsdp1-offload"}
+    assert {each.method.name for each in space.all_of(base)} == {
+        "single",
+        "ddp",
+        "fsdp1",
+        "fsdp1-offload",
+    }
     way = next(each for each in space.all_of(base) if (each.gpus, each.method.name) == (8, "fsdp1"))
     script = changed(base, way, space.site).script
     assert script is not None
     wanted = "--trainer.strategy fsdp --trainer.num_nodes 1 --trainer.accumulate_grad_batches 1"
-    assert f"srun -n8 python main.py fit --config a.yaml --trainer.devices=8 {wanted} > log" in script.decode()
+    assert (
+        f"srun -n8 python main.py fit --config a.yaml --trainer.devices=8 {wanted} > log"
+        in script.decode()
+    )
     known = written._replace(has_deepspeed=True)
-    assert "zero2" in {each.method.name for each in space.all_of(base_of(known, command, ["python", "main.py"]))}
+    assert "zero2" in {
+        each.method.name for each in space.all_of(base_of(known, command, ["python", "main.py"]))
+    }
     own = base_of(written._replace(has_options=False), command, ["python", "main.py"])
     assert {each.method.name for each in space.all_of(own)} == {"ddp"}
 
 
-OWN_JSON = {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}
-AUTO_JSON = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "zero_optimization": {"stage": 3}}
+OWN_JSON = {
+    "train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 2,
+    "zero_optimization": {"stage": 1},
+}
+AUTO_JSON = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "train_batch_size": "auto",
+    "zero_optimization": {"stage": 3},
+}
 
 
 @pytest.mark.parametrize("by", ["deepspeed", "transformers"])
-def test_deepspeeds_file_is_copied_and_the_copy_says_what_the_way_is(tmp_path: Path, by: str) -> None:
-    """The user's own stays as it is; where its batches are for transformers to fill in, they stay so."""
+def test_deepspeeds_file_is_copied_and_the_copy_says_what_the_way_is(
+    tmp_path: Path, by: str
+) -> None:
+    """The user's own stays as it is; where its batches are for transformers to fill in, they stay
+    so."""
     mine = OWN_JSON if by == "deepspeed" else AUTO_JSON
     option = "--deepspeed_config" if by == "deepspeed" else "--deepspeed"
     (tmp_path / "ds.json").write_text(json.dumps(mine))
     script = f"#!/bin/bash\ntorchrun --nproc-per-node=4 train.py --deepspeed {option}=ds.json\n"
     job = Submission((f"--chdir={tmp_path}", "job.sh"), {}, script.encode())
-    seen = Training(by, f"zero{mine['zero_optimization']['stage']}", 8, 2, own_batches=by == "deepspeed")  # type: ignore[index]
+    seen = Training(
+        by, f"zero{mine['zero_optimization']['stage']}", 8, 2, own_batches=by == "deepspeed"
+    )  # type: ignore[index]
     trace = replace(
         trained({}, command_of(SCRIPT.encode())),
         training=seen,
@@ -709,7 +878,11 @@ def test_deepspeeds_file_is_copied_and_the_copy_says_what_the_way_is(tmp_path: P
         assert copy["zero_optimization"].pop("stage") == int(each.method.base[-1])
         assert bool(copy["zero_optimization"]) == bool(each.method.offloaded)
         batches = [copy["train_micro_batch_size_per_gpu"], copy.get("gradient_accumulation_steps")]
-        assert batches == ([each.micro_batch, each.accumulation] if by == "deepspeed" else ["auto", each.accumulation])
+        assert batches == (
+            [each.micro_batch, each.accumulation]
+            if by == "deepspeed"
+            else ["auto", each.accumulation]
+        )
         changed_script = changed(base, each, space.site).script
         assert changed_script is not None
         assert f"{option}={path}" in changed_script.decode()
@@ -719,7 +892,9 @@ def test_deepspeeds_file_is_copied_and_the_copy_says_what_the_way_is(tmp_path: P
 
 def test_a_plan_that_needs_a_file_has_it_beside_its_script(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(OWN_JSON))
-    script = SCRIPT.replace("train.py", "train.py --deepspeed ds.json").replace("4 train", "2 train")
+    script = SCRIPT.replace("train.py", "train.py --deepspeed ds.json").replace(
+        "4 train", "2 train"
+    )
     gpus, folder = {"small": gpu(9000)}, tmp_path / "copies"
     plan, _ = planned(SCRIPT, site_of(small=8), gpus, 1)
     base = replace(
@@ -729,7 +904,9 @@ def test_a_plan_that_needs_a_file_has_it_beside_its_script(tmp_path: Path) -> No
     )
     way = Candidate("small", 2, 1, METHODS["zero2"], 2, 4, 4, checkpointing=False)
     row = Row(way, "verified", changed(base, way, site_of(small=8)))
-    files = Planned(replace(plan, base=base), site_of(small=8), gpus).written(row, tmp_path / "plan.sh")
+    files = Planned(replace(plan, base=base), site_of(small=8), gpus).written(
+        row, tmp_path / "plan.sh"
+    )
     copy = tmp_path / "plan.deepspeed.json"
     assert json.loads(files[copy])["zero_optimization"] == {"stage": 2}
     assert f"--deepspeed {copy} " in files[tmp_path / "plan.sh"].decode()
@@ -738,13 +915,24 @@ def test_a_plan_that_needs_a_file_has_it_beside_its_script(tmp_path: Path) -> No
 
 def test_where_only_fragments_are_in_the_way_expandable_segments_are_tried() -> None:
     """Of every two blocks in a segment of 20 MiB one is freed, and 12 MiB find no room there."""
-    holes = " ".join(f"+a{n}:9 +b{n}:9" for n in range(20)) + " " + " ".join(f"-a{n}" for n in range(20))
+    holes = (
+        " ".join(f"+a{n}:9 +b{n}:9" for n in range(20))
+        + " "
+        + " ".join(f"-a{n}" for n in range(20))
+    )
     job = Submission(("job.sh",), {}, SCRIPT.encode())
     needed = 580
 
     def run(order: DryRunOrder) -> DryRunResult:
         words = command_of(order.job.script)
-        settings = next((word.partition("=")[2] for word in words if word.startswith("PYTORCH_CUDA_ALLOC_CONF=")), "")
+        settings = next(
+            (
+                word.partition("=")[2]
+                for word in words
+                if word.startswith("PYTORCH_CUDA_ALLOC_CONF=")
+            ),
+            "",
+        )
         trace = trace_of(f"{holes} {' '.join(f'+c{n}:12' for n in range(15))}", settings)
         return DryRunResult([replace(trained({}, words), **parts_of(trace))], Spent(10))
 
@@ -768,7 +956,9 @@ def test_without_an_answer_of_the_job_as_it_is_there_is_no_plan() -> None:
     space = Space(site_of(small=8), {"small": gpu(9000)}, [2], [METHODS["ddp"]])
     order = DryRunOrder.of(from_submission(job), gpu(9000), Budget())
     with pytest.raises(NoEstimate, match="no such file"):
-        Search(order, job, space, "cost", 2, 300.0).plan(by(lambda _: DryRunResult(NoEstimate("no such file"))))
+        Search(order, job, space, "cost", 2, 300.0).plan(
+            by(lambda _: DryRunResult(NoEstimate("no such file")))
+        )
     assert Path("job.sh").name == "job.sh"
 
 

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.planner`: what it compares and what it leaves out, and LLMem by its names."""
+"""`python -m benchmarks.planner`: what it compares and what it leaves out, and LLMem by its
+names."""
 
 import subprocess
 import sys
@@ -16,7 +17,11 @@ HEADINGS = (
 )
 FAST = "8B,1,2,64,256,2,1,4,0,40,8000,50"
 SLOW = "8B,1,1,256,256,1,1,8,0,10,2000,30"
-BESIDE = ["8B,1,2,16,256,2,4,1,0,40,8000,50", "8B,16,2,1,256,128,1,1,0,40,8000,50", "7T,1,2,64,256,2,1,4,0,40,8000,50"]
+BESIDE = [
+    "8B,1,2,16,256,2,4,1,0,40,8000,50",
+    "8B,16,2,1,256,128,1,1,0,40,8000,50",
+    "7T,1,2,64,256,2,1,4,0,40,8000,50",
+]
 
 
 def written(folder: Path, *rows: str, headings: str = HEADINGS) -> Path:
@@ -34,7 +39,10 @@ def test_the_last_line_has_both_rates_and_what_is_left_out_is_counted(tmp_path: 
     found = ran("--speed", str(written(tmp_path, FAST, SLOW, *BESIDE)))
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
-    assert lines[-1] == "pairs more than 5 % apart in the right order: ours 100.0%, LLMem's score 100.0% of 1"
+    assert (
+        lines[-1]
+        == "pairs more than 5 % apart in the right order: ours 100.0%, LLMem's score 100.0% of 1"
+    )
     assert lines[0] == "5 rows, 2 compared, in 1 groups"
     assert set(lines[1:4]) == {
         "left out: 1 row: pipelines are not ranked by speed",
@@ -78,7 +86,9 @@ def test_a_pair_with_equal_scores_counts_half(tmp_path: Path) -> None:
         ([], HEADINGS, "there are none"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_a_line(tmp_path: Path, rows: list[str], headings: str, why: str) -> None:
+def test_what_cannot_be_compared_is_said_in_a_line(
+    tmp_path: Path, rows: list[str], headings: str, why: str
+) -> None:
     found = ran("--speed", str(written(tmp_path, *rows, headings=headings)))
     assert found.returncode == 1
     assert found.stdout == ""
@@ -87,10 +97,18 @@ def test_what_cannot_be_compared_is_said_in_a_line(tmp_path: Path, rows: list[st
 
 
 def test_parameters_are_those_of_the_models() -> None:
-    published = {"OPT-1.3b": 1.316, "bloom-1b1": 1.065, "codegen-2B": 2.779, "gpt-neo-1.3B": 1.316, "llama-7b": 6.738}
+    published = {
+        "OPT-1.3b": 1.316,
+        "bloom-1b1": 1.065,
+        "codegen-2B": 2.779,
+        "gpt-neo-1.3B": 1.316,
+        "llama-7b": 6.738,
+    }
     for row in TABLE_3:
         if row.name in published:
-            assert row.model.parameters / 1e9 == pytest.approx(published[row.name], rel=0.002), row.name
+            assert row.model.parameters / 1e9 == pytest.approx(published[row.name], rel=0.002), (
+                row.name
+            )
 
 
 def test_its_estimator_runs_out_of_memory_where_its_table_does() -> None:
@@ -100,7 +118,9 @@ def test_its_estimator_runs_out_of_memory_where_its_table_does() -> None:
 
 
 def test_scores_and_ties_are_those_of_its_algorithm() -> None:
-    assert [llmem.score(method, 4, 4, 2) for method in (Method.CDP, Method.ADP, Method.TP, Method.DP_TP)] == [
+    assert [
+        llmem.score(method, 4, 4, 2) for method in (Method.CDP, Method.ADP, Method.TP, Method.DP_TP)
+    ] == [
         24,
         16,
         4,

@@ -38,7 +38,9 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
     """Between steps it evaluates, with batches of 512."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None)
-    course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
+    course = importlib.import_module("_xmem.course.course").Course(
+        recorder, {"XMEM_CPU_SECONDS": "60"}
+    )
     give = course.given(lambda _: [], None)
     training = [Iterating(**sampler) for sampler in samplers]
 
@@ -66,7 +68,9 @@ def test_what_each_step_leaves_is_told_where_the_script_was_not_ended(
     left: list[int], grows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    course = importlib.import_module("_xmem.course.course").Course(SimpleNamespace(), {"XMEM_CPU_SECONDS": "60"})
+    course = importlib.import_module("_xmem.course.course").Course(
+        SimpleNamespace(), {"XMEM_CPU_SECONDS": "60"}
+    )
     allocated, noted = 8 << 20, []
     for step in range(400):
         allocated += left[step % len(left)]
@@ -87,14 +91,33 @@ AFTER = [("peak", 1500), ("step", False), *EPOCH]
         pytest.param([THAWED, EPOCH, EPOCH, EPOCH], [EPOCH], True, id="three alike"),
         pytest.param([THAWED, EPOCH, EPOCH], [EPOCH], False, id="alike for too few steps"),
         pytest.param([EPOCH * 4], [EPOCH], False, id="too few epochs"),
-        pytest.param([EPOCH * 2, AFTER, EPOCH * 3], [EPOCH], True, id="something new between two epochs"),
-        pytest.param([EPOCH * 2, AFTER], [EPOCH], False, id="too few epochs after something new between two"),
-        pytest.param([EPOCH, EPOCH, EPOCH, THAWED], [EPOCH], False, id="something new in the last whole one"),
-        pytest.param([EPOCH] * 9, [EPOCH, THAWED], False, id="something new in one that was cut short"),
-        pytest.param([EPOCH] * 9, [EPOCH, [("peak", 2001)]], False, id="a higher peak after the last one"),
-        pytest.param([EPOCH] * 9, [EPOCH, [("peak", 1000.05)]], True, id="a peak that is slightly higher"),
-        pytest.param([EPOCH, [*EPOCH, ("peak", 1001)]] * 4, [EPOCH], True, id="a peak that has risen once"),
-        pytest.param([[*EPOCH, ("peak", 1000 + n)] for n in range(9)], [], False, id="a peak that rises each time"),
+        pytest.param(
+            [EPOCH * 2, AFTER, EPOCH * 3], [EPOCH], True, id="something new between two epochs"
+        ),
+        pytest.param(
+            [EPOCH * 2, AFTER], [EPOCH], False, id="too few epochs after something new between two"
+        ),
+        pytest.param(
+            [EPOCH, EPOCH, EPOCH, THAWED], [EPOCH], False, id="something new in the last whole one"
+        ),
+        pytest.param(
+            [EPOCH] * 9, [EPOCH, THAWED], False, id="something new in one that was cut short"
+        ),
+        pytest.param(
+            [EPOCH] * 9, [EPOCH, [("peak", 2001)]], False, id="a higher peak after the last one"
+        ),
+        pytest.param(
+            [EPOCH] * 9, [EPOCH, [("peak", 1000.05)]], True, id="a peak that is slightly higher"
+        ),
+        pytest.param(
+            [EPOCH, [*EPOCH, ("peak", 1001)]] * 4, [EPOCH], True, id="a peak that has risen once"
+        ),
+        pytest.param(
+            [[*EPOCH, ("peak", 1000 + n)] for n in range(9)],
+            [],
+            False,
+            id="a peak that rises each time",
+        ),
     ],
 )
 def test_whole_epochs_stand_for_those_cut_short_if_nothing_is_new(
@@ -127,7 +150,8 @@ def test_whole_epochs_stand_for_those_cut_short_if_nothing_is_new(
 def test_a_loop_that_is_cut_short_and_was_never_seen_whole_takes_the_trust_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the rest of it would do nobody knows, however much it looks like others; one that is whole is welcome."""
+    """What the rest of it would do nobody knows, however much it looks like others; one that is
+    whole is welcome."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     epochs = importlib.import_module("_xmem.course.epochs").Epochs()
     for _ in range(4):
@@ -144,10 +168,15 @@ def test_a_loop_that_is_cut_short_and_was_never_seen_whole_takes_the_trust_away(
 
 
 def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step takes four batches, and after each second one nine are evaluated: a loop that is cut gives eight."""
+    """Each step takes four batches, and after each second one nine are evaluated: a loop that is
+    cut gives eight."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None, peak=lambda: 0)
-    course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
+    recorder = SimpleNamespace(
+        allocated=lambda: 0, fetching=lambda: None, measures=lambda: None, peak=lambda: 0
+    )
+    course = importlib.import_module("_xmem.course.course").Course(
+        recorder, {"XMEM_CPU_SECONDS": "60"}
+    )
 
     def draw(loader: Iterating) -> list[object]:
         if not loader.left:
@@ -181,9 +210,12 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
 def test_at_the_end_of_an_epoch_a_run_goes_on_if_epochs_stand_for_the_rest(
     epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """accelerate asks for one batch more before each step: at the last step of an epoch its loop has ended."""
+    """accelerate asks for one batch more before each step: at the last step of an epoch its loop
+    has ended."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    course = importlib.import_module("_xmem.course.course").Course(SimpleNamespace(), {"XMEM_CPU_SECONDS": "60"})
+    course = importlib.import_module("_xmem.course.course").Course(
+        SimpleNamespace(), {"XMEM_CPU_SECONDS": "60"}
+    )
     for _ in range(epochs):
         for _ in range(600):
             course._epochs.stepped(True, 1000)

@@ -1,4 +1,5 @@
-"""The probe notes what a Python reads: sources of modules, data, folders, what was not there; and what it wrote."""
+"""The probe notes what a Python reads: sources of modules, data, folders, what was not there; and
+what it wrote."""
 
 import os
 import subprocess
@@ -52,7 +53,8 @@ os.wait()
 
 @pytest.fixture
 def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
-    """Run the script with the probe's folder first, as in a dry run; twice, so that its modules are compiled."""
+    """Run the script with the probe's folder first, as in a dry run; twice, so that its modules are
+    compiled."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "walked").mkdir()
     for name in ("helper.py", "data.bin", "low.bin", "forked.bin", "other.py"):
@@ -61,7 +63,10 @@ def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
     (tmp_path / "main.py").write_text(SCRIPT)
     traces = tmp_path / "scratch" / "traces"
     traces.mkdir(parents=True)
-    environ = os.environ | {"PYTHONPATH": str(Path(probe.__file__).parent), "XMEM_TRACE_DIR": str(traces)}
+    environ = os.environ | {
+        "PYTHONPATH": str(Path(probe.__file__).parent),
+        "XMEM_TRACE_DIR": str(traces),
+    }
     for _ in range(2):
         (traces / "files.log").unlink(missing_ok=True)
         (tmp_path / "made.txt").unlink(missing_ok=True)
@@ -99,7 +104,11 @@ for path in ("/usr/lib/x.py", "/job/train.py", "/data/b/c", "/data", "/database"
 
 def test_files_of_a_container_have_the_paths_that_they_have_outside() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", OUTSIDE], capture_output=True, text=True, check=True, cwd=Path(probe.__file__).parent
+        [sys.executable, "-c", OUTSIDE],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(probe.__file__).parent,
     ).stdout
     assert found.splitlines() == [
         "/usr/lib/x.py None",

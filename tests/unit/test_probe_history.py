@@ -16,7 +16,9 @@ def history(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("_xmem.record.history")
 
 
-def test_what_waited_for_a_stream_and_is_in_use_was_freed_and_allocated_in_between(history: ModuleType) -> None:
+def test_what_waited_for_a_stream_and_is_in_use_was_freed_and_allocated_in_between(
+    history: ModuleType,
+) -> None:
     live, waiting = (64, 0, False), (64, 0, True)
     before = {0: waiting, 512: waiting, 1024: live, 1536: live}
     after = {0: live, 512: waiting, 1024: waiting, 1536: live}
@@ -60,8 +62,11 @@ def freed(address: int) -> list[dict[str, object]]:
 
 
 def test_what_is_allocated_while_a_snapshot_is_taken_is_noted_once(history: ModuleType) -> None:
-    """Torch copies its notes before its segments: these may be of later, where another thread goes on meanwhile."""
-    kept = history.History(NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal())
+    """Torch copies its notes before its segments: these may be of later, where another thread goes
+    on meanwhile."""
+    kept = history.History(
+        NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
+    )
     notes = [*taken(0), *taken(512), *freed(0), *taken(1024)]
     later = [*taken(0), *freed(1024), *freed(512), *taken(512), *taken(2048)]
     segments = [(512, 1024), (0, 512), (0, 512, 2048)]
@@ -70,7 +75,9 @@ def test_what_is_allocated_while_a_snapshot_is_taken_is_noted_once(history: Modu
 
     def snapshot() -> dict[str, object]:
         told, alive = next(ends)
-        blocks = [{"address": at, "requested_size": 64, "state": "active_allocated"} for at in alive]
+        blocks = [
+            {"address": at, "requested_size": 64, "state": "active_allocated"} for at in alive
+        ]
         segment = {"device": 0, "stream": 0, "address": 0, "total_size": 4096, "blocks": blocks}
         settings = {"PYTORCH_CUDA_ALLOC_CONF": ""}
         return {"device_traces": [told], "segments": [segment], "allocator_settings": settings}

@@ -1,4 +1,5 @@
-"""Metrics: zeros; or by turns each is a record in its direction, all can be shares, and what is counted has theirs."""
+"""Metrics: zeros; or by turns each is a record in its direction, all can be shares, and what is
+counted has theirs."""
 
 import importlib
 import itertools
@@ -13,7 +14,8 @@ import xmem_slurm
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return what makes those of a process, by the probe's module, which only the job's Python has on its path."""
+    """Return what makes those of a process, by the probe's module, which only the job's Python has
+    on its path."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     return importlib.import_module("_xmem.values.metrics").Metrics
 
@@ -45,7 +47,9 @@ def test_every_other_line_goes_the_other_way(made: Callable[..., Any]) -> None:
     ways = []
     for steps in range(1, 4):
         metrics.measured(steps)
-        ways.append([metrics.truth(place, "is it better?") for place in ("a.py:1", "a.py:2", "a.py:3")])
+        ways.append(
+            [metrics.truth(place, "is it better?") for place in ("a.py:1", "a.py:2", "a.py:3")]
+        )
     assert ways == [[False, True, False], [True, False, True], [False, True, False]]
 
 
@@ -59,7 +63,9 @@ def test_a_turn_lasts_until_there_was_a_step(made: Callable[..., Any]) -> None:
     assert metrics.most_turns == 2
 
 
-def test_calls_without_gradients_begin_a_turn_only_where_nothing_else_does(made: Callable[..., Any]) -> None:
+def test_calls_without_gradients_begin_a_turn_only_where_nothing_else_does(
+    made: Callable[..., Any],
+) -> None:
     metrics = made("turns")
     turns = []
     for steps, shown in ((0, True), (1, False), (2, True), (3, False), (3, True)):
@@ -78,7 +84,9 @@ def test_what_is_counted_is_that_share_of_all(made: Callable[..., Any], most: in
         assert counted == pytest.approx(metrics.number("a.py:1") * most * 1000, abs=1)
 
 
-def test_still_all_are_the_same_and_no_zeros_and_so_is_the_share_that_is_right(made: Callable[..., Any]) -> None:
+def test_still_all_are_the_same_and_no_zeros_and_so_is_the_share_that_is_right(
+    made: Callable[..., Any],
+) -> None:
     metrics = made("still")
     for steps in range(4):
         metrics.measured(steps)

@@ -1,4 +1,5 @@
-"""What a script stopped with is put down to the network, which a dry run has not, only where it may be for that."""
+"""What a script stopped with is put down to the network, which a dry run has not, only where it may
+be for that."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -27,7 +28,9 @@ def stopped(script: Callable[[], object]) -> BaseException:
     return raised.value
 
 
-def test_an_error_elsewhere_is_not_put_down_to_what_was_asked_for_and_not_minded(network: ModuleType) -> None:
+def test_an_error_elsewhere_is_not_put_down_to_what_was_asked_for_and_not_minded(
+    network: ModuleType,
+) -> None:
     def script() -> None:
         network._looked_up("counts.test", 443)
         raise AttributeError("TPU")

@@ -1,4 +1,5 @@
-"""Films have few frames, unless those use the GPU; histograms are tested where there is numpy (test_fast_forward)."""
+"""Films have few frames, unless those use the GPU; histograms are tested where there is numpy
+(test_fast_forward)."""
 
 import importlib
 import sys

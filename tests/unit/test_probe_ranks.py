@@ -1,4 +1,5 @@
-"""What takes the place of torch's launchers in a dry run: it ends as the rank did that ended worst."""
+"""What takes the place of torch's launchers in a dry run: it ends as the rank did that ended
+worst."""
 
 import importlib
 import sys

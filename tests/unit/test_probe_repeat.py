@@ -1,4 +1,5 @@
-"""What stands in the trace for calls that are skipped: events of a call, the journal of them, and where they go."""
+"""What stands in the trace for calls that are skipped: events of a call, the journal of them, and
+where they go."""
 
 import importlib
 import sys
@@ -26,7 +27,9 @@ def free(address: int, size: int = 1024) -> tuple[str, int, int, int, int]:
     return ("free_completed", address, size, 0, 0)
 
 
-def test_a_call_has_its_own_blocks_and_ends_without_what_the_script_gets(events: ModuleType) -> None:
+def test_a_call_has_its_own_blocks_and_ends_without_what_the_script_gets(
+    events: ModuleType,
+) -> None:
     notes = [alloc(1), alloc(2), free(1), free(99), alloc(1), alloc(3)]
     found, held = events.events(notes, {}, (3, 99), 0)
     assert [(entry.action, entry.block) for entry in found.entries if entry.action != "free_requested"] == [
@@ -73,7 +76,9 @@ def journal(events: ModuleType) -> Any:
     return made
 
 
-def test_the_journal_says_what_was_held_when_notes_were_forgotten(events: ModuleType, journal: Any) -> None:
+def test_the_journal_says_what_was_held_when_notes_were_forgotten(
+    events: ModuleType, journal: Any
+) -> None:
     forward, held = events.events([alloc(1), alloc(2)], {}, (), 0)
     back, _ = events.events([free(1), free(2)], held, (), forward.blocks, ends=True)
     first, second = journal.number(), journal.number()
@@ -84,7 +89,11 @@ def test_the_journal_says_what_was_held_when_notes_were_forgotten(events: Module
     journal.note(second, forward)
     journal.note(first, back)
     assert journal.at_first() == at_first
-    assert (journal.allocated, journal.holds(first), journal.holds(second)) == (2048, (), forward.left)
+    assert (journal.allocated, journal.holds(first), journal.holds(second)) == (
+        2048,
+        (),
+        forward.left,
+    )
 
 
 def test_a_marker_is_known_by_its_address_and_size_alone(events: ModuleType, journal: Any) -> None:
@@ -98,8 +107,11 @@ def test_a_marker_is_known_by_its_address_and_size_alone(events: ModuleType, jou
     assert journal.next(100, mark) is None
 
 
-def test_what_the_script_gets_stands_where_the_call_allocated_it(events: ModuleType, journal: Any) -> None:
-    """And at the end of the call where that is not known yet: the script's own follows then, where torch says."""
+def test_what_the_script_gets_stands_where_the_call_allocated_it(
+    events: ModuleType, journal: Any
+) -> None:
+    """And at the end of the call where that is not known yet: the script's own follows then, where
+    torch says."""
     given, _ = events.events([alloc(1), alloc(2), free(1)], {}, (2,), 0)
     got = journal.note(1, given)
     mark = importlib.import_module("_xmem.repeat.journal").MARK
@@ -129,7 +141,9 @@ def test_a_run_that_was_cut_without_whole_epochs_is_never_certain(events: Module
     assert "9,000 steps seen, nothing new since step 3" in str(noted[0][1])
 
 
-def test_plain_values_are_told_by_what_they_are_and_nothing_else_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_values_are_told_by_what_they_are_and_nothing_else_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     surroundings = importlib.import_module("_xmem.repeat.surroundings")
     known = surroundings.PlainValues()
@@ -140,7 +154,18 @@ def test_plain_values_are_told_by_what_they_are_and_nothing_else_is_kept(monkeyp
 
     first = number(1, "a", 0.5)
     assert number(1, str(b"a", "ascii"), 1 / 2) == first
-    assert len({first, number(True, "a", 0.5), number(1.0, "a", 0.5), number(1, "a"), number("a", 1, 0.5)}) == 5
+    assert (
+        len(
+            {
+                first,
+                number(True, "a", 0.5),
+                number(1.0, "a", 0.5),
+                number(1, "a"),
+                number("a", 1, 0.5),
+            }
+        )
+        == 5
+    )
     assert number(1, "a", 0.5) == first
     assert number(1, keys=("x",)) != number(1, keys=("y",))
     other = SimpleNamespace()
@@ -155,12 +180,16 @@ def test_plain_values_that_come_and_go_do_not_pile_up(monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     surroundings = importlib.import_module("_xmem.repeat.surroundings")
     known = surroundings.PlainValues()
-    numbers = {known.contents(each, (), (each,))[0] for each in range(3 * surroundings.MOST_REMEMBERED)}
+    numbers = {
+        known.contents(each, (), (each,))[0] for each in range(3 * surroundings.MOST_REMEMBERED)
+    }
     assert len(numbers) == 3 * surroundings.MOST_REMEMBERED
     assert len(known._known) <= surroundings.MOST_REMEMBERED
 
 
-def test_steps_are_made_to_compare_ever_less_often_and_early_in_each_loop(events: ModuleType) -> None:
+def test_steps_are_made_to_compare_ever_less_often_and_early_in_each_loop(
+    events: ModuleType,
+) -> None:
     assert events
     checks = importlib.import_module("_xmem.repeat.checks").Checks()
     made = []

@@ -29,7 +29,9 @@ print(clock.now() - own, time.monotonic() - wall)
 """
 
 
-@pytest.mark.parametrize("file", sorted(PROBE.rglob("*.py")), ids=lambda file: str(file.relative_to(PROBE)))
+@pytest.mark.parametrize(
+    "file", sorted(PROBE.rglob("*.py")), ids=lambda file: str(file.relative_to(PROBE))
+)
 def test_the_probe_is_python_3_9(file: Path) -> None:
     ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 
@@ -49,7 +51,8 @@ def steps() -> ModuleType:
 
 
 def test_looking_for_objects_leaves_other_threads_alone() -> None:
-    """A tuple that another thread is building must not be held: CPython could not give it its size."""
+    """A tuple that another thread is building must not be held: CPython could not give it its
+    size."""
     instances = importlib.import_module("_xmem.process.alive").instances
     optimizer = Optimizer(Parameter())
     interval = sys.getswitchinterval()
@@ -74,7 +77,8 @@ class Optimizer:
 
 
 def until_repeating(steps: ModuleType, run: Iterator[tuple[Optimizer, int, float]]) -> int | None:
-    """Return how many steps of a run (optimizer, peak, time) it took until they only repeat themselves, or None."""
+    """Return how many steps of a run (optimizer, peak, time) it took until they only repeat
+    themselves, or None."""
     counted, before = steps.Steps(), 0
     for number, (optimizer, peak, now) in enumerate(run, 1):
         counted.stepped(optimizer, peak > before, now)
@@ -91,7 +95,12 @@ def test_steps_repeat_themselves_after_three_without_a_new_peak(steps: ModuleTyp
 
 def test_in_a_brief_run_two_steps_like_earlier_ones_are_enough(steps: ModuleType) -> None:
     course = importlib.import_module("_xmem.course.course")
-    for brief, met, enough in ((True, "nnyy", 2), (True, "nnyn", 3), (True, "n", 3), (False, "nnyy", 3)):
+    for brief, met, enough in (
+        (True, "nnyy", 2),
+        (True, "nnyn", 3),
+        (True, "n", 3),
+        (False, "nnyy", 3),
+    ):
         run = course.Course(None, {"XMEM_BRIEF": "1"} if brief else {})
         for each in met:
             run.stepped(0, 0, each == "y", begins=False)
@@ -107,13 +116,18 @@ def test_in_a_brief_run_two_steps_like_earlier_ones_are_enough(steps: ModuleType
 def test_a_peak_that_grows_with_every_step_repeats_itself_in_the_end(steps: ModuleType) -> None:
     optimizer = Optimizer(Parameter())
     assert until_repeating(steps, ((optimizer, i // 2, 1.0 * i) for i in range(60))) is None
-    assert until_repeating(steps, ((optimizer, i // 2, 1.0 * i) for i in range(99))) == steps.MANY_STEPS
+    assert (
+        until_repeating(steps, ((optimizer, i // 2, 1.0 * i) for i in range(99)))
+        == steps.MANY_STEPS
+    )
 
 
 def test_every_optimizer_must_repeat_itself(steps: ModuleType) -> None:
     often, seldom = Optimizer(Parameter()), Optimizer(Parameter())
     run = ((seldom if i % 5 == 4 else often, 7 if i > 3 else 5, 1.0 * i) for i in range(99))
-    assert until_repeating(steps, run) == 20  # the step at which `seldom` repeats itself for the third time
+    assert (
+        until_repeating(steps, run) == 20
+    )  # the step at which `seldom` repeats itself for the third time
 
 
 def test_a_new_optimizer_takes_the_place_of_one_that_is_left_lying(steps: ModuleType) -> None:
@@ -191,10 +205,15 @@ def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> 
     """One process works for 0.3 s of CPU time beside three that take the same CPU."""
     clock = clock_of({})
     cpu = min(os.sched_getaffinity(0))
-    others = [subprocess.Popen([sys.executable, "-c", f"{_TAKE}\nwhile True: pass".format(cpu)]) for _ in range(3)]
+    others = [
+        subprocess.Popen([sys.executable, "-c", f"{_TAKE}\nwhile True: pass".format(cpu)])
+        for _ in range(3)
+    ]
     try:
         code = f"{_TAKE}\n{_WORK}".format(cpu)
-        found = subprocess.run([sys.executable, "-c", code], cwd=PROBE, capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [sys.executable, "-c", code], cwd=PROBE, capture_output=True, text=True, check=True
+        )
     finally:
         for other in others:
             other.kill()
@@ -207,7 +226,9 @@ def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> 
     assert clock.now() - before > 0.1  # waiting for something else is time
 
 
-def test_without_an_account_it_is_wall_time(steps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_account_it_is_wall_time(
+    steps: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = importlib.import_module("_xmem.process.clock")
     monkeypatch.setattr(clock, "_FILE", "/nowhere")
     assert abs(clock_of({}).now() - time.monotonic()) < 0.1

@@ -1,4 +1,5 @@
-"""Times: numbers like the clock's, which notice that what they are compared with is to come, and may leap there."""
+"""Times: numbers like the clock's, which notice that what they are compared with is to come, and
+may leap there."""
 
 import importlib
 import json
@@ -16,7 +17,8 @@ START = 1.8e9
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the probe's module, which only the job's Python has on its path; this one counts as the job's own."""
+    """Return the probe's module, which only the job's Python has on its path; this one counts as
+    the job's own."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     return importlib.import_module("_xmem.process.times")
 
@@ -67,7 +69,9 @@ def test_a_time_that_does_not_come_is_a_doubt_and_comes_where_time_leaps(
     assert doubts(times) == [("both-ways", "test_probe_times.py")]
 
 
-def test_each_time_that_is_waited_for_anew_comes_when_they_have_doubled(clock: Callable[..., Any]) -> None:
+def test_each_time_that_is_waited_for_anew_comes_when_they_have_doubled(
+    clock: Callable[..., Any],
+) -> None:
     _, now = clock(leaps=True)
     last, met = now(), []
     for step in range(1, 41):
@@ -107,13 +111,20 @@ def test_a_line_that_met_both_is_no_doubt(clock: Callable[..., Any]) -> None:
 def test_a_time_is_a_number_like_any_other(clock: Callable[..., Any], module: Any) -> None:
     _, now = clock()
     time = now()
-    assert (time, hash(time), repr(time), json.dumps(time)) == (START, hash(START), "1800000000.0", "1800000000.0")
+    assert (time, hash(time), repr(time), json.dumps(time)) == (
+        START,
+        hash(START),
+        "1800000000.0",
+        "1800000000.0",
+    )
     copied = pickle.loads(pickle.dumps(time))
     assert (copied, type(copied)) == (START, float)
     assert type(time % 60) is type(2 / time) is type(abs(time)) is type(round(time, 1)) is float
     assert type(int(time)) is int
     assert isinstance(time + 1, module.Time)
-    assert time.__mul__([1]) is time.__truediv__([1]) is NotImplemented, "nothing is computed of what is no number"
+    assert time.__mul__([1]) is time.__truediv__([1]) is NotImplemented, (
+        "nothing is computed of what is no number"
+    )
     with pytest.raises(TypeError):
         time + "1"
     with pytest.raises(TypeError):

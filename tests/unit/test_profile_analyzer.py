@@ -12,7 +12,12 @@ from xmem_slurm.profile.analyzer import Analysis, CpuBlock, StepPhase, analyze
 from xmem_slurm.profile.recording import Recording, read
 from xmem_slurm.trace import Category
 
-GPU = {"name": "NVIDIA RTX 3060", "capability": "8.6", "multiprocessors": 28, "total_bytes": 12 << 30}
+GPU = {
+    "name": "NVIDIA RTX 3060",
+    "capability": "8.6",
+    "multiprocessors": 28,
+    "total_bytes": 12 << 30,
+}
 HEADER: dict[str, Any] = {
     "schema_version": 1,
     "state": "steady",
@@ -70,7 +75,10 @@ def test_an_address_is_used_again(tmp_path: Path) -> None:
 
 
 def test_a_free_that_was_not_reported_is_the_next_allocation_of_the_address(tmp_path: Path) -> None:
-    assert lives(analysis(tmp_path, memory(16, 100), memory(16, 60))) == [(100, 0, 1), (60, 1, None)]
+    assert lives(analysis(tmp_path, memory(16, 100), memory(16, 60))) == [
+        (100, 0, 1),
+        (60, 1, None),
+    ]
 
 
 def test_a_block_from_before_the_recording_leaves_no_trace(tmp_path: Path) -> None:
@@ -83,9 +91,12 @@ def only(found: Analysis) -> CpuBlock:
 
 
 @pytest.mark.parametrize(
-    ("name", "on_device"), [("xmem::to_device", True), ("xmem::on_device", True), ("xmem::to_host", False)]
+    ("name", "on_device"),
+    [("xmem::to_device", True), ("xmem::on_device", True), ("xmem::to_host", False)],
 )
-def test_the_redirections_scopes_say_where_a_tensor_lies(tmp_path: Path, name: str, on_device: bool) -> None:
+def test_the_redirections_scopes_say_where_a_tensor_lies(
+    tmp_path: Path, name: str, on_device: bool
+) -> None:
     found = analysis(tmp_path, scope(name), scope("aten::empty", 0), memory(16, 100, 1))
     assert only(found).on_device is on_device
 
@@ -108,7 +119,8 @@ def test_what_an_operator_makes_lies_where_its_inputs_lie(tmp_path: Path) -> Non
 
 
 def test_what_was_made_of_nothing_lies_where_it_is_used(tmp_path: Path) -> None:
-    """A mask from torch.arange inside a compiled function: only its use beside a GPU's tensor tells."""
+    """A mask from torch.arange inside a compiled function: only its use beside a GPU's tensor
+    tells."""
     rows = [
         scope("xmem::to_device"),
         memory(16, 400, 0),
@@ -119,11 +131,23 @@ def test_what_was_made_of_nothing_lies_where_it_is_used(tmp_path: Path) -> None:
     ]
     used = scope("aten::add", -1, tensor(16, 100), tensor(32, 100))
     assert [block.on_device for block in analysis(tmp_path, *rows).blocks] == [True, False, False]
-    assert [block.on_device for block in analysis(tmp_path, *rows, used).blocks] == [True, True, True]
+    assert [block.on_device for block in analysis(tmp_path, *rows, used).blocks] == [
+        True,
+        True,
+        True,
+    ]
     copied = scope("aten::copy_", -1, tensor(16, 100), tensor(32, 100))
-    assert [block.on_device for block in analysis(tmp_path, *rows, copied).blocks] == [True, False, False]
+    assert [block.on_device for block in analysis(tmp_path, *rows, copied).blocks] == [
+        True,
+        False,
+        False,
+    ]
     number = scope("aten::add", -1, tensor(16, 100), tensor(32))
-    assert [block.on_device for block in analysis(tmp_path, *rows, number).blocks] == [True, False, False]
+    assert [block.on_device for block in analysis(tmp_path, *rows, number).blocks] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_phases_and_modules(tmp_path: Path) -> None:
@@ -162,7 +186,10 @@ def test_categories_come_from_tags_and_else_from_lives(tmp_path: Path) -> None:
         scope("xmem::tag:0"),
         scope("xmem::tag:1"),
         memory(80, 5),
-        tags=[{"category": "PARAM", "addresses": [16, 48, 80]}, {"category": "GRAD", "addresses": [16, 64]}],
+        tags=[
+            {"category": "PARAM", "addresses": [16, 48, 80]},
+            {"category": "GRAD", "addresses": [16, 64]},
+        ],
     )
     assert [block.category for block in found.blocks] == [
         Category.PARAM,
@@ -174,7 +201,13 @@ def test_categories_come_from_tags_and_else_from_lives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", json.dumps({**HEADER, "schema_version": 2}).encode(), b'{"schema_version": 1, "rows": 3}']
+    "content",
+    [
+        b"",
+        b"{}",
+        json.dumps({**HEADER, "schema_version": 2}).encode(),
+        b'{"schema_version": 1, "rows": 3}',
+    ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "1.profile.gz"

@@ -1,8 +1,8 @@
-"""Each rule of the Orchestrator, and the peaks of small recorded jobs, which the device engine gave for the same jobs.
+"""Each rule of the Orchestrator, and the peaks of small recorded jobs, which the device engine gave
+for the same jobs.
 
-The recordings are those of torch 2.13.0+cpu; the peaks are the device engine's with torch 2.11.0+cu128 and the same GPU
-(compute capability 8.6, 28 multiprocessors).
-"""
+The recordings are those of torch 2.13.0+cpu; the peaks are the device engine's with torch
+2.11.0+cu128 and the same GPU (compute capability 8.6, 28 multiprocessors)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,9 @@ def test_optimizer_state_is_there_from_the_first_step_and_stays() -> None:
     assert sum(trace.allocations[number].size for number in states) == 2 * parameters
     first_step = next(mark.allocations for mark in trace.marks if mark.kind == "step")
     assert max(states) < first_step
-    assert not states & {event.allocation for event in trace.events if event.op == Op.FREE_REQUESTED}
+    assert not states & {
+        event.allocation for event in trace.events if event.op == Op.FREE_REQUESTED
+    }
 
 
 def test_factored_state_is_state_though_no_parameter_is_as_small() -> None:
@@ -71,7 +73,8 @@ def test_factored_state_is_state_though_no_parameter_is_as_small() -> None:
 
 @pytest.mark.parametrize(("name", "kept"), [("mlp-Adam-start", False), ("mlp-AdamW-end", True)])
 def test_gradients_live_as_the_script_has_them(name: str, kept: bool) -> None:
-    """Set to None at the start of a step, they are made anew; set to zeros, they are the same for ever."""
+    """Set to None at the start of a step, they are made anew; set to zeros, they are the same for
+    ever."""
     trace = orchestrate(read(PROFILES / f"{name}.profile.gz"))
     freed = {event.allocation for event in trace.events if event.op == Op.FREE_REQUESTED}
     first = next(n for n, a in enumerate(trace.allocations) if a.category is Category.GRAD)
@@ -100,7 +103,9 @@ def test_numbers_that_an_operator_wraps_are_left_out(tmp_path: Path) -> None:
     assert after(orchestrator.without_wrapped_numbers, found) == [4]
 
 
-def test_buffers_of_one_kernel_are_left_out_but_not_results_nor_copies_for_layout(tmp_path: Path) -> None:
+def test_buffers_of_one_kernel_are_left_out_but_not_results_nor_copies_for_layout(
+    tmp_path: Path,
+) -> None:
     found = analysis(
         tmp_path,
         scope("aten::native_layer_norm"),
@@ -128,7 +133,12 @@ def ordered(found: Analysis) -> list[int]:
 
 
 def test_batch_norm_makes_the_inputs_gradient_first(tmp_path: Path) -> None:
-    rows = [scope("aten::native_batch_norm_backward"), memory(16, 30, 0), memory(32, 31, 0), memory(48, 4000, 0)]
+    rows = [
+        scope("aten::native_batch_norm_backward"),
+        memory(16, 30, 0),
+        memory(32, 31, 0),
+        memory(48, 4000, 0),
+    ]
     assert ordered(analysis(tmp_path, *rows)) == [4000, 30, 31]
 
 
@@ -145,7 +155,11 @@ def test_depthwise_convolutions_make_the_weights_gradient_first(
     tmp_path: Path, channels: int, groups_of: int, dtype: str, expected: list[int]
 ) -> None:
     images, weights = [16, [2, channels, 9, 9], dtype], [32, [channels, groups_of, 3, 3], dtype]
-    rows = [scope("aten::convolution_backward", -1, images, images, weights), memory(48, 4000, 0), memory(64, 288, 0)]
+    rows = [
+        scope("aten::convolution_backward", -1, images, images, weights),
+        memory(48, 4000, 0),
+        memory(64, 288, 0),
+    ]
     assert ordered(analysis(tmp_path, *rows)) == expected
 
 
@@ -162,7 +176,10 @@ def test_a_copy_of_attentions_output_for_its_strides_is_the_output(tmp_path: Pat
         memory(48, -4000),
     )
     blocks = attention.output_in_the_gpus_layout(found, found.blocks)
-    assert [(block.size, block.born, block.freed) for block in blocks] == [(4000, 1, 7), (100, 2, None)]
+    assert [(block.size, block.born, block.freed) for block in blocks] == [
+        (4000, 1, 7),
+        (100, 2, None),
+    ]
 
 
 def product(tmp_path: Path, version: str, capability: str = "8.6") -> Analysis:
@@ -196,14 +213,21 @@ def product(tmp_path: Path, version: str, capability: str = "8.6") -> Analysis:
 def test_workspaces_of_cublas(
     tmp_path: Path, version: str, capability: str, kept: list[int], passing: list[int]
 ) -> None:
-    """One for each thread; which are kept depends on torch's release. Each size was seen on the device engine."""
+    """One for each thread; which are kept depends on torch's release. Each size was seen on the
+    device engine."""
     found = product(tmp_path, version, capability)
-    added = [block for block in workspaces.matrix_products(found, found.blocks) if block not in found.blocks]
+    added = [
+        block
+        for block in workspaces.matrix_products(found, found.blocks)
+        if block not in found.blocks
+    ]
     assert sorted(block.size for block in added if block.freed is None) == kept
     assert sorted(block.size for block in added if block.freed is not None) == passing
 
 
-def test_convolutions_take_what_the_stand_ins_said_while_they_compute_each_result(tmp_path: Path) -> None:
+def test_convolutions_take_what_the_stand_ins_said_while_they_compute_each_result(
+    tmp_path: Path,
+) -> None:
     """The copy that the CPU makes first is among it: what a GPU copies was counted there."""
     found = analysis(
         tmp_path,
@@ -213,10 +237,21 @@ def test_convolutions_take_what_the_stand_ins_said_while_they_compute_each_resul
         memory(32, 50, 2),
         memory(48, 400, 2),
         memory(32, -50, 2),
-        [*scope("aten::convolution_backward", -1, tensor(48, 1, 8), tensor(16, 1, 8), tensor(96, 8, 1)), [0, 900]],
+        [
+            *scope(
+                "aten::convolution_backward",
+                -1,
+                tensor(48, 1, 8),
+                tensor(16, 1, 8),
+                tensor(96, 8, 1),
+            ),
+            [0, 900],
+        ],
         memory(64, 410, 6),
         memory(80, 420, 6),
-        library_doubts=[{"code": "cudnn-time", "detail": "the time for asking cuDNN ran out", "count": 2}],
+        library_doubts=[
+            {"code": "cudnn-time", "detail": "the time for asking cuDNN ran out", "count": 2}
+        ],
     )
     blocks = sorted(workspaces.convolutions(found, found.blocks), key=lambda block: block.born)
     assert [block.size for block in blocks] == [400, 400, 700, 410, 420, 900]
@@ -251,14 +286,29 @@ def query(heads: int, head: int, dtype: str, queries: int = 200) -> Tensor:
         (H100, (2, 11), True, "bfloat16", False, attention.Kernel.CUDNN),
         (H100, (2, 15), True, "float16", False, attention.Kernel.FLASH),
         (H100, (2, 15), False, "float16", False, attention.Kernel.CUDNN),
-        (replace(H100, capability="7.5"), (2, 11), False, "float16", False, attention.Kernel.EFFICIENT),
+        (
+            replace(H100, capability="7.5"),
+            (2, 11),
+            False,
+            "float16",
+            False,
+            attention.Kernel.EFFICIENT,
+        ),
     ],
 )
 def test_the_kernel_of_attention(
-    gpu: ShownGpu, release: tuple[int, int], dropout: bool, dtype: str, masked: bool, kernel: attention.Kernel
+    gpu: ShownGpu,
+    release: tuple[int, int],
+    dropout: bool,
+    dtype: str,
+    masked: bool,
+    kernel: attention.Kernel,
 ) -> None:
     inputs = [query(3, 64, dtype)] * 3 + [Tensor(32, (1, 1, 200, 200), dtype)] * masked
-    assert attention.kernel_for(inputs, attention.Machine(gpu, release, dropout), masks_from=3) is kernel
+    assert (
+        attention.kernel_for(inputs, attention.Machine(gpu, release, dropout), masks_from=3)
+        is kernel
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +324,8 @@ def test_the_kernel_of_attention(
 def test_what_attention_works_in(
     tmp_path: Path, capability: str, head: int, dtype: str, sums: int, buffers: list[int]
 ) -> None:
-    """Sizes as torch's own host code asked for them: 2 x 3 x 200 queries, on the device engine with torch 2.11."""
+    """Sizes as torch's own host code asked for them: 2 x 3 x 200 queries, on the device engine with
+    torch 2.11."""
     given = [16, [2, 3, 200, head], dtype]
     rows = [
         scope("xmem::to_device"),

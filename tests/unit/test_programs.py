@@ -15,11 +15,17 @@ from xmem_slurm.slurm.programs import programs
         ("torchrun --nproc 4 train.py --lr 1", ["train.py"]),
         ("LR=1 srun -n 4 --mpi=x.py /opt/python3.11 -u $DIR/train.py $LR", ["$DIR/train.py"]),
         ("python -m pkg.train -m lr=1,2", ["-m pkg.train"]),
-        ("srun -m block:block python -m torch.distributed.run --nproc 4 -m pkg.train --lr 1", ["-m pkg.train"]),
+        (
+            "srun -m block:block python -m torch.distributed.run --nproc 4 -m pkg.train --lr 1",
+            ["-m pkg.train"],
+        ),
         ("accelerate launch --config_file 1.yaml train.py", ["train.py"]),
         ("bash -c 'cd run_1 && exec python train.py --lr 1'", ["train.py"]),
         ("srun bash run.sh 1; ./tools/dist.sh configs/a.py 4", ["./tools/dist.sh", "run.sh"]),
-        ("module load x/1\nexport LR=1\nfor a in 1 2; do python train.py $a; done\necho 1", ["train.py"]),
+        (
+            "module load x/1\nexport LR=1\nfor a in 1 2; do python train.py $a; done\necho 1",
+            ["train.py"],
+        ),
         ("python train.py 1; python train.py 2; python test.py", ["test.py", "train.py"]),
         ("python -c 'train(1)'; ./own --lr 1", ["./own", "python"]),
         ("bash -c \"bash -c 'python train.py'\"", ["train.py"]),
@@ -39,5 +45,7 @@ def test_a_program_is_known_by_what_is_in_its_file(tmp_path: Path) -> None:
     for name in ("train.py", "again.py", "pkg/__main__.py"):
         (tmp_path / name).write_text("train()\n")
     (tmp_path / "large.py").write_bytes(bytes(2 << 20))
-    script = b"python train.py 1; python ./again.py 2; python -m again; python -m pkg; python large.py"
+    script = (
+        b"python train.py 1; python ./again.py 2; python -m again; python -m pkg; python large.py"
+    )
     assert programs(script, tmp_path) == [hashlib.sha256(b"train()\n").hexdigest(), "large.py"]

@@ -1,4 +1,5 @@
-"""What counts against a dry run's budget: its CPU time and its own waiting, not what the machine makes it wait for."""
+"""What counts against a dry run's budget: its CPU time and its own waiting, not what the machine
+makes it wait for."""
 
 import os
 import time
@@ -50,13 +51,31 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         ({TRAINS: 1.0}, {}, {TRAINS: "D"}, 1.0),
         ({SLEEPS: 0.0}, {}, {TRAINS: "D"}, 10.0),
     ],
-    ids=["busy", "on two CPUs", "asleep", "one of two", "starved", "starved in part", "disk", "another's disk"],
+    ids=[
+        "busy",
+        "on two CPUs",
+        "asleep",
+        "one of two",
+        "starved",
+        "starved in part",
+        "disk",
+        "another's disk",
+    ],
 )
 def test_what_ten_seconds_count(
-    machine: Machine, ran: Mapping[int, float], waited: Mapping[int, float], states: Mapping[int, str], spent: float
+    machine: Machine,
+    ran: Mapping[int, float],
+    waited: Mapping[int, float],
+    states: Mapping[int, str],
+    spent: float,
 ) -> None:
     found = progress.Progress()
-    machine.now, machine.ran, machine.waited, machine.states = 10.0, dict(ran), dict(waited), dict(states)
+    machine.now, machine.ran, machine.waited, machine.states = (
+        10.0,
+        dict(ran),
+        dict(waited),
+        dict(states),
+    )
     found.look(ran)
     assert found.spent_seconds == pytest.approx(spent)
     assert found.cpu_seconds == pytest.approx(sum(ran.values()))
@@ -72,7 +91,8 @@ def test_the_dead_count_as_they_did_alive(machine: Machine) -> None:
 
 
 def looked(machine: Machine, *moments: Mapping[str, object], **settings: bool) -> progress.Progress:
-    """Look at the one process TRAINS at each of these moments; what they do not name is as it was before."""
+    """Look at the one process TRAINS at each of these moments; what they do not name is as it was
+    before."""
     found = progress.Progress(**settings)
     machine.ran = {TRAINS: 0.0}
     for moment in moments:
@@ -83,7 +103,8 @@ def looked(machine: Machine, *moments: Mapping[str, object], **settings: bool) -
 
 
 def test_a_wait_is_in_the_books_when_it_ends(machine: Machine) -> None:
-    """Until then it is neither idle nor, as the next look sees more than the time between, forgotten."""
+    """Until then it is neither idle nor, as the next look sees more than the time between,
+    forgotten."""
     waits = {"now": 5.0, "ran": 1.0, "states": "R"}
     assert looked(machine, waits).spent_seconds == 1.0
     assert looked(machine, waits | {"now": 105.0}).spent_seconds == 1.0
@@ -119,10 +140,17 @@ def test_who_ends_takes_its_waits_along_in_favor_of_the_dry_run(machine: Machine
 
 
 @pytest.mark.parametrize(("waited", "spent"), [(0.0, 10.0), (0.9, 1.1), (0.4, 5.6)])
-def test_programs_that_no_look_saw_waited_as_the_shell_did(machine: Machine, waited: float, spent: float) -> None:
+def test_programs_that_no_look_saw_waited_as_the_shell_did(
+    machine: Machine, waited: float, spent: float
+) -> None:
     """A second of theirs, a tenth of a second of the shell's: of ten."""
     found = progress.Progress()
-    machine.now, machine.dead, machine.ran, machine.waited = 10.0, 1.0, {SHELL: 0.1}, {SHELL: waited}
+    machine.now, machine.dead, machine.ran, machine.waited = (
+        10.0,
+        1.0,
+        {SHELL: 0.1},
+        {SHELL: waited},
+    )
     found.look([SHELL])
     assert found.spent_seconds == pytest.approx(spent)
 
@@ -132,7 +160,9 @@ def test_a_wait_for_the_own_child_is_none_for_a_disk(machine: Machine) -> None:
     assert looked(machine, {"now": 10.0, "states": "D"}).spent_seconds == 10.0
 
 
-def test_a_disk_that_does_not_answer_is_waited_for_as_long_as_one_may_take(machine: Machine) -> None:
+def test_a_disk_that_does_not_answer_is_waited_for_as_long_as_one_may_take(
+    machine: Machine,
+) -> None:
     waits = [{"now": float(now), "states": "D"} for now in range(40)]
     assert looked(machine, *waits).spent_seconds == 39.0 - progress.DISK_SECONDS + 1.0
     answers = [each | {"ran": each["now"] / 1000} for each in waits]
@@ -143,7 +173,9 @@ def test_disks_count_where_they_are_asked_about(machine: Machine) -> None:
     assert looked(machine, {"now": 10.0, "states": "D"}, disks_count=True).idle_seconds == 10.0
 
 
-def test_a_real_parent_that_waits_for_a_vfork_is_known_from_one_that_waits_for_a_disk(tmp_path: Path) -> None:
+def test_a_real_parent_that_waits_for_a_vfork_is_known_from_one_that_waits_for_a_disk(
+    tmp_path: Path,
+) -> None:
     """The C library's posix_spawn is one; its child waits for who writes to the pipe."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -166,7 +198,8 @@ def test_a_real_parent_that_waits_for_a_vfork_is_known_from_one_that_waits_for_a
 
 @contextmanager
 def child(seconds: float) -> Iterator[int]:
-    """A process that works for so many CPU seconds, and is then there until it has been looked at."""
+    """A process that works for so many CPU seconds, and is then there until it has been looked
+    at."""
     worked, done = os.pipe()
     number = os.fork()
     if number == 0:

@@ -1,8 +1,9 @@
-"""What other people's scripts, hooks, site files and dashboards name: it stands frozen in one golden file.
+"""What other people's scripts, hooks, site files and dashboards name: it stands frozen in one
+golden file.
 
-A name that goes, or means something else, breaks somebody: that is a new major version, with a fragment of news that
-says what to write in its place. A new name is a line more: `pytest tests/unit/test_public_names.py --snapshot-update`.
-"""
+A name that goes, or means something else, breaks somebody: that is a new major version, with a
+fragment of news that says what to write in its place. A new name is a line more: `pytest
+tests/unit/test_public_names.py --snapshot-update`."""
 
 import dataclasses
 import inspect
@@ -49,9 +50,15 @@ def xsbatch() -> Iterator[str]:
 
 def variables() -> Iterable[str]:
     """Return those that the documentation tells users of, and those that installed hooks read."""
-    users = {path for path in (ROOT / "docs").glob("*.md") if path.stem not in {"architecture", "structure"}}
+    users = {
+        path
+        for path in (ROOT / "docs").glob("*.md")
+        if path.stem not in {"architecture", "structure"}
+    }
     pages = [ROOT / "README.md", *users, *(ROOT / "templates").glob("[hp]*/*.j2")]
-    return sorted({name for page in pages for name in re.findall(r"\bXMEM_[A-Z_]+[A-Z]\b", page.read_text())})
+    return sorted(
+        {name for page in pages for name in re.findall(r"\bXMEM_[A-Z_]+[A-Z]\b", page.read_text())}
+    )
 
 
 def verbs(command: Any = None, name: str = "xmem-slurm") -> Iterator[str]:
@@ -61,7 +68,11 @@ def verbs(command: Any = None, name: str = "xmem-slurm") -> Iterator[str]:
     hints = inspect.signature(command.callback).parameters if command.callback else {}
     for parameter in command.params:
         taken = words(hints[parameter.name].annotation) if parameter.name in hints else ""
-        spelled = ", ".join(parameter.opts) if parameter.param_type_name == "option" else parameter.name.upper()
+        spelled = (
+            ", ".join(parameter.opts)
+            if parameter.param_type_name == "option"
+            else parameter.name.upper()
+        )
         yield f"    {spelled}{f' = {taken}' if taken else ''}{f'  {parameter.envvar}' if parameter.envvar else ''}"
     for verb, inner in sorted(getattr(command, "commands", {}).items()):
         yield from verbs(inner, f"{name} {verb}")
@@ -77,10 +88,13 @@ def words(annotation: Any) -> str:
 
 
 def models(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield the models in a field's type, and how one of them is named in it: in a table, in a list, alone."""
+    """Yield the models in a field's type, and how one of them is named in it: in a table, in a
+    list, alone."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield "", annotation
-    form = {dict: ".NAME", list: "[]", tuple: "[]", UnionType: ""}.get(get_origin(annotation) or object, "")
+    form = {dict: ".NAME", list: "[]", tuple: "[]", UnionType: ""}.get(
+        get_origin(annotation) or object, ""
+    )
     for inner in get_args(annotation):
         yield from ((form + rest, model) for rest, model in models(inner))
 
@@ -104,7 +118,8 @@ def exit_codes(error: type[errors.XmemError] = errors.XmemError) -> Iterator[str
 
 
 def filter_entry() -> Iterator[str]:
-    """Yield what is written into the hooks of sites, which no upgrade of ours rewrites, and what those understand."""
+    """Yield what is written into the hooks of sites, which no upgrade of ours rewrites, and what
+    those understand."""
     yield f"{start.__name__}.{start.main.__name__}{inspect.signature(start.main)}"
     yield f"{start.__name__}.{start.answer.__name__}{inspect.signature(start.answer)}"
     yield f"python -c {hooks.START}"
@@ -126,17 +141,23 @@ def metrics() -> Iterator[str]:
     counted = totals.Totals()
     counted.count(audit.RecordedLine("changed", 1.0, ["gpu:a:1"], ["gpu:b:1"]), {"a", "b"})
     text = prometheus.text(counted)
-    yield from sorted({re.sub(r"}.*", "}", line) for line in text.splitlines() if not line.startswith("#")})
+    yield from sorted(
+        {re.sub(r"}.*", "}", line) for line in text.splitlines() if not line.startswith("#")}
+    )
 
 
 def shipped_templates() -> Iterator[str]:
     for template in templates.available(templates.folders(None)):
-        names = [f"{name}!" if each.default is None else name for name, each in template.variables.items()]
+        names = [
+            f"{name}!" if each.default is None else name
+            for name, each in template.variables.items()
+        ]
         yield f"{template.name}: {', '.join(names)}"
 
 
 def python() -> Iterator[str]:
-    """Yield what `import xmem_slurm` gives: functions with their arguments, values with their fields."""
+    """Yield what `import xmem_slurm` gives: functions with their arguments, values with their
+    fields."""
     for name in sorted({*xmem_slurm.__all__} - {"__version__"}):
         found = getattr(xmem_slurm, name)
         yield f"{name}{'' if isinstance(found, type) else inspect.signature(found)}"
@@ -145,7 +166,9 @@ def python() -> Iterator[str]:
                 yield f"    {each.name}: {each.type}"
         if dataclasses.is_dataclass(found):
             yield from (
-                f"    {method}()" for method in vars(found) if callable(vars(found)[method]) and method[0] != "_"
+                f"    {method}()"
+                for method in vars(found)
+                if callable(vars(found)[method]) and method[0] != "_"
             )
 
 
@@ -168,12 +191,24 @@ SECTIONS: Mapping[str, Callable[[], Iterable[str]]] = {
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_names_that_others_use_are_those_of_before(section: str, snapshot: SnapshotAssertion) -> None:
+def test_names_that_others_use_are_those_of_before(
+    section: str, snapshot: SnapshotAssertion
+) -> None:
     assert "\n".join(SECTIONS[section]()) == snapshot
 
 
 def test_a_variable_that_is_told_of_is_read() -> None:
     own = {option.variable for option in OWN_OPTIONS}
-    sources = [path for folder in ("xmem_slurm", "launchers", "templates") for path in (ROOT / folder).rglob("*")]
-    code = "".join(path.read_text() for path in sources if path.suffix in {".py", ".lua", ".j2", ""} and path.is_file())
-    assert [name for name in variables() if name not in own and not re.search(rf"\b{name}\b", code)] == []
+    sources = [
+        path
+        for folder in ("xmem_slurm", "launchers", "templates")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    code = "".join(
+        path.read_text()
+        for path in sources
+        if path.suffix in {".py", ".lua", ".j2", ""} and path.is_file()
+    )
+    assert [
+        name for name in variables() if name not in own and not re.search(rf"\b{name}\b", code)
+    ] == []

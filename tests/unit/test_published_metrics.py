@@ -1,4 +1,5 @@
-"""The metrics of the published runs: the authors' definitions, on made-up runs and on their own data."""
+"""The metrics of the published runs: the authors' definitions, on made-up runs and on their own
+data."""
 
 import math
 import random
@@ -87,7 +88,9 @@ def test_quantiles_are_those_of_the_standard_library() -> None:
     dice = random.Random(5)
     for count in range(2, 40):
         values = [dice.random() for _ in range(count)]
-        assert quantile(values, 0.9) == pytest.approx(statistics.quantiles(values, n=10, method="inclusive")[8])
+        assert quantile(values, 0.9) == pytest.approx(
+            statistics.quantiles(values, n=10, method="inclusive")[8]
+        )
     assert quantile([3.0], 0.9) == 3.0
 
 
@@ -100,8 +103,11 @@ def test_the_data_are_the_98_runs() -> None:
     ("kind", "runs", "median", "under"),
     [(None, 96, 0.0335, 0.5625), ("cnn", 59, 0.0235, 0.610), ("llm", 37, 0.0383, 0.486)],
 )
-def test_what_xmem_reached_on_these_rows(kind: str | None, runs: int, median: float, under: float) -> None:
-    """On the authors' 176 rows without OOM, of which these are a part, the median is 2.99 % and 56 % are under."""
+def test_what_xmem_reached_on_these_rows(
+    kind: str | None, runs: int, median: float, under: float
+) -> None:
+    """On the authors' 176 rows without OOM, of which these are a part, the median is 2.99 % and 56
+    % are under."""
     found = xmem(kind)
     assert found.runs == runs
     assert found.median == pytest.approx(median, abs=5e-5)
@@ -129,7 +135,8 @@ def test_a_cap_is_judged_by_what_lived_and_died_on_more_or_less() -> None:
     lived = next(
         row
         for row in ROWS
-        if row.columns["xmem_2nd_oom"] == "False" and int(row.columns["xmem_bytes"]) < row.ground_bytes
+        if row.columns["xmem_2nd_oom"] == "False"
+        and int(row.columns["xmem_bytes"]) < row.ground_bytes
     )
     assert lived.dies_when_capped_at(int(lived.columns["xmem_bytes"])) is False
     assert lived.dies_when_capped_at(1) in (None, True)
@@ -163,4 +170,6 @@ def test_the_conformal_margin_covers_the_next_as_often_as_promised() -> None:
 def test_a_group_unlike_the_others_is_not_covered() -> None:
     alike = [("a", 0.01), ("b", 0.01)] * 10
     assert conformal.left_out_coverage(alike, 0.8) == 1.0
-    assert conformal.left_out_coverage([*alike, ("c", 0.3), ("c", 0.3)], 0.8) == pytest.approx(20 / 22)
+    assert conformal.left_out_coverage([*alike, ("c", 0.3), ("c", 0.3)], 0.8) == pytest.approx(
+        20 / 22
+    )

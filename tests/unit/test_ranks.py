@@ -58,7 +58,8 @@ def test_of_many_ranks_the_first_the_last_and_some_between() -> None:
 
 
 class Elsewhere:
-    """Stands for what runs orders: gives these traces for rank 0, then those for all that are asked for."""
+    """Stands for what runs orders: gives these traces for rank 0, then those for all that are asked
+    for."""
 
     def __init__(self, *results: list[trace.Trace]) -> None:
         self.results, self.asked = list(results), []
@@ -69,11 +70,15 @@ class Elsewhere:
 
 
 def run(dry_runs: Elsewhere, job: Job = JOB) -> list[trace.Trace]:
-    return list(drive(ranks.run(DryRunOrder(job, H200, Budget()), SharedBudget(Budget())), dry_runs))
+    return list(
+        drive(ranks.run(DryRunOrder(job, H200, Budget()), SharedBudget(Budget())), dry_runs)
+    )
 
 
 def test_the_largest_stage_decides() -> None:
-    large = replace(STAGE, rank=3, allocations=[a._replace(size=a.size * 2) for a in STAGE.allocations])
+    large = replace(
+        STAGE, rank=3, allocations=[a._replace(size=a.size * 2) for a in STAGE.allocations]
+    )
     dry_runs = Elsewhere([STAGE], [STAGE, replace(STAGE, rank=1), replace(STAGE, rank=2), large])
     found = estimate(run(dry_runs), "h200", H200)
     assert dry_runs.asked == [None, "0,1,2,3/4"]
@@ -82,15 +87,26 @@ def test_the_largest_stage_decides() -> None:
 
 
 def test_a_sample_is_said_and_doubted() -> None:
-    few = [replace(STAGE, rank=rank, world_size=16, peers=range(16)) for rank in ranks.sample(range(16))]
+    few = [
+        replace(STAGE, rank=rank, world_size=16, peers=range(16))
+        for rank in ranks.sample(range(16))
+    ]
     found = estimate(run(Elsewhere(few[:1], few)), "h200", H200)
-    assert "of 16 ranks 0, 2, 4, 6, 8, 10, 12, 15 were run; the largest stands for all" in found.reasons
-    assert any(reason.startswith("ranks 1, 3, 5, 7, 9, 11, 13, 14 of 16 may need more") for reason in found.reasons)
+    assert (
+        "of 16 ranks 0, 2, 4, 6, 8, 10, 12, 15 were run; the largest stands for all"
+        in found.reasons
+    )
+    assert any(
+        reason.startswith("ranks 1, 3, 5, 7, 9, 11, 13, 14 of 16 may need more")
+        for reason in found.reasons
+    )
 
 
 def test_a_stage_alone_is_no_answer() -> None:
     traces = run(Elsewhere([STAGE]), replace(JOB, gpus=(4, 4)))
-    with pytest.raises(NoEstimate, match="only rank 0 was run, and ranks 1, 2, 3 of 4 are not like it"):
+    with pytest.raises(
+        NoEstimate, match="only rank 0 was run, and ranks 1, 2, 3 of 4 are not like it"
+    ):
         estimate(traces, "h200", H200)
 
 
@@ -106,14 +122,21 @@ MORE = replace(LAST, allocations=[each._replace(size=2 * each.size) for each in 
 CUT = replace(LAST, doubts=[trace.Noted(Doubt.NOT_REACHED, "the script's own end")])
 
 
-def compare(dry_runs: Elsewhere, took: float = 10.0, order: DryRunOrder = ORDER) -> list[trace.Trace]:
+def compare(
+    dry_runs: Elsewhere, took: float = 10.0, order: DryRunOrder = ORDER
+) -> list[trace.Trace]:
     budget = SharedBudget(Budget(seconds=30))
     return list(drive(ranks.compared(order, [END], budget, Spent(took)), dry_runs))
 
 
 @pytest.mark.parametrize(
     ("last", "confidence", "ran"),
-    [(LAST, "high", [0]), (MORE, "medium", [0, 3]), (CUT, "medium", [0]), (replace(LAST, seen=None), "medium", [0])],
+    [
+        (LAST, "high", [0]),
+        (MORE, "medium", [0, 3]),
+        (CUT, "medium", [0]),
+        (replace(LAST, seen=None), "medium", [0]),
+    ],
     ids=["as much", "more", "cut short", "no end"],
 )
 def test_the_last_rank_shows_whether_the_first_stands_for_all(
@@ -135,7 +158,9 @@ def test_ranks_are_compared_once_and_where_there_is_time() -> None:
 
 
 VARIED = replace(END, doubts=[trace.Noted(Doubt.OTHER_BATCHES, "the largest of 500", share=0.3)])
-DIFFERENT = [replace(VARIED, rank=rank) for rank in range(3)] + [replace(MORE, doubts=VARIED.doubts)]
+DIFFERENT = [replace(VARIED, rank=rank) for rank in range(3)] + [
+    replace(MORE, doubts=VARIED.doubts)
+]
 
 
 def test_where_batches_differ_all_ranks_are_run() -> None:
@@ -161,5 +186,8 @@ def test_where_not_all_of_them_were_another_may_have_a_larger_batch(
     found = ranks.whole(list(drive(ranks.compared(ORDER, [first], budget, Spent(took)), dry_runs)))
     assert dry_runs.asked == ([] if ran is None else [ran])
     estimated = estimate(found, "h200", H200)
-    assert any(reason.startswith("batches differ in size, and another rank's may be") for reason in estimated.reasons)
+    assert any(
+        reason.startswith("batches differ in size, and another rank's may be")
+        for reason in estimated.reasons
+    )
     assert estimated.largest.margin.share >= 0.3

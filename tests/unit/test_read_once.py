@@ -1,4 +1,5 @@
-"""What is submitted is read once, and so is each changed version of it that is read back to be checked."""
+"""What is submitted is read once, and so is each changed version of it that is read back to be
+checked."""
 
 import dataclasses
 import sys
@@ -23,7 +24,8 @@ GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 PLAIN = "#!/bin/sh\n#SBATCH --time=1\ntrue\n"
 GPU = "#!/bin/sh\n#SBATCH --gres=gpu:h200:1\npython train.py\n"
 OTHERS = 3
-"""GPU options of the site that the job does not ask for: when it would start there is asked of Slurm."""
+"""GPU options of the site that the job does not ask for: when it would start there is asked of
+Slurm."""
 
 
 class Reads:
@@ -36,7 +38,9 @@ class Reads:
         self.scripts[data.decode()] += 1
         return PARSE(data, plugins)
 
-    def split_command_line(self, argv: Sequence[str], extra: Sequence[Option] = ()) -> command_line.CommandLine:
+    def split_command_line(
+        self, argv: Sequence[str], extra: Sequence[Option] = ()
+    ) -> command_line.CommandLine:
         self.command_lines[" ".join(argv)] += 1
         return SPLIT(argv, extra)
 
@@ -50,7 +54,9 @@ def nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(handover, "become", become)
-    monkeypatch.setattr(handover, "die_of_broken_pipe", lambda: None)  # so would the tests that follow
+    monkeypatch.setattr(
+        handover, "die_of_broken_pipe", lambda: None
+    )  # so would the tests that follow
     monkeypatch.setattr(runner, "run", lambda _order: DryRunResult([ran]))
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -67,10 +73,14 @@ def submit(monkeypatch: pytest.MonkeyPatch, text: str, *options: str) -> Reads:
     reads = Reads()
     with monkeypatch.context() as patches:
         patches.setattr(sys, "argv", ["xsbatch", *options, "job.sh"])
-        for module in [module for name, module in sys.modules.items() if name.startswith("xmem_slurm.")]:
+        for module in [
+            module for name, module in sys.modules.items() if name.startswith("xmem_slurm.")
+        ]:
             for name, value in list(vars(module).items()):
                 if value in (PARSE, SPLIT):
-                    patches.setattr(module, name, reads.parse if value is PARSE else reads.split_command_line)
+                    patches.setattr(
+                        module, name, reads.parse if value is PARSE else reads.split_command_line
+                    )
         with pytest.raises(SystemExit):
             xsbatch.main()
     return reads
@@ -98,9 +108,13 @@ def test_a_job_that_is_sized_and_then_known(
         assert reads.command_lines.total() == 1
 
 
-def test_a_script_that_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     reads = submit(monkeypatch, GPU, "--xmem-dry-run")
     shown = capsys.readouterr().out
     assert reads.scripts[GPU] == reads.scripts[shown] == 1
-    assert reads.scripts.total() == 1 + OTHERS + len(["rewritten", "with its record", "with its name"])
+    assert reads.scripts.total() == 1 + OTHERS + len(
+        ["rewritten", "with its record", "with its name"]
+    )
     assert reads.command_lines == {"--xmem-dry-run job.sh": 1, "job.sh": 1, "SCRIPT": 1}

@@ -1,4 +1,5 @@
-"""Liger's measurements are told apart by their order; what PEFT's comparison reads is laid out whole."""
+"""Liger's measurements are told apart by their order; what PEFT's comparison reads is laid out
+whole."""
 
 import csv
 import json
@@ -30,7 +31,11 @@ def rows_of(source: str, **columns: str) -> Row:
 
 
 def git(folder: Path, *words: str) -> str:
-    about = {"GIT_COMMITTER_DATE": "2024-09-04T00:00:00Z", "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    about = {
+        "GIT_COMMITTER_DATE": "2024-09-04T00:00:00Z",
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+    }
     who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
     return subprocess.run(
         ["git", *who, *words], cwd=folder, env=about, check=True, capture_output=True, text=True
@@ -38,7 +43,8 @@ def git(folder: Path, *words: str) -> str:
 
 
 def liger_runs(folder: Path) -> list[Run]:
-    """Lay out a repository that first had the script after its measurements, and return the runs of three rows."""
+    """Lay out a repository that first had the script after its measurements, and return the runs of
+    three rows."""
     checkout = folder / "checkout"
     table, script = checkout / liger.TABLE, checkout / liger.SCRIPTS / "benchmark_add.py"
     table.parent.mkdir(parents=True)
@@ -50,7 +56,20 @@ def liger_runs(folder: Path) -> list[Run]:
         lines = csv.writer(file)
         lines.writerow([*names.split(","), "gpu_name", "timestamp", "liger_version"])
         for provider, x, config in LINES:
-            lines.writerow(["add", provider, "full", "memory", "V", x, config, A100, "2024-09-03 15:30:00", "0.2.1"])
+            lines.writerow(
+                [
+                    "add",
+                    provider,
+                    "full",
+                    "memory",
+                    "V",
+                    x,
+                    config,
+                    A100,
+                    "2024-09-03 15:30:00",
+                    "0.2.1",
+                ]
+            )
 
     git(checkout, "init", "-q")
     for text in (SCRIPT, SCRIPT.replace("4", "16")):
@@ -73,13 +92,18 @@ def liger_runs(folder: Path) -> list[Run]:
     return list(liger.runs(rows, checkout, folder / "data"))
 
 
-def test_a_script_of_its_time_runs_whole_and_is_called_where_it_has_another_configuration(tmp_path: Path) -> None:
+def test_a_script_of_its_time_runs_whole_and_is_called_where_it_has_another_configuration(
+    tmp_path: Path,
+) -> None:
     whole, called = liger_runs(tmp_path)
     assert (len(whole.rows), len(called.rows), whole.gpu) == (2, 1, "a100-sxm4-80gb")
     assert whole.torch == "2.4.0"
     assert (whole.folder / "benchmark_add.py").read_text(encoding="utf-8") == SCRIPT
     assert whole.script.endswith("exec python benchmark_add.py\n")
-    assert "SingleBenchmarkRunInput(1024, *('liger', 'full'), {'B': 8} | {'dtype': torch.float32})" in called.script
+    assert (
+        "SingleBenchmarkRunInput(1024, *('liger', 'full'), {'B': 8} | {'dtype': torch.float32})"
+        in called.script
+    )
 
 
 def test_a_row_is_the_median_of_its_own_calls(tmp_path: Path) -> None:
@@ -91,7 +115,11 @@ def test_a_row_is_the_median_of_its_own_calls(tmp_path: Path) -> None:
 
 
 def test_a_comparison_of_methods_finds_all_that_it_reads(tmp_path: Path) -> None:
-    checkout, folder, result = tmp_path / "checkout", tmp_path / "data", f"{peft.COMPARISON}/results/a.json"
+    checkout, folder, result = (
+        tmp_path / "checkout",
+        tmp_path / "data",
+        f"{peft.COMPARISON}/results/a.json",
+    )
     folder.mkdir()
     for name in (f"{peft.COMPARISON}/run.py", "src/code.py", result):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -99,24 +127,40 @@ def test_a_comparison_of_methods_finds_all_that_it_reads(tmp_path: Path) -> None
     git(checkout, "init", "-q")
     git(checkout, "add", "-A")
     git(checkout, "commit", "-q", "-m", "a")
-    experiment = checkout / peft.COMPARISON / "experiments" / "a" / "config.json"  # committed with its result
+    experiment = (
+        checkout / peft.COMPARISON / "experiments" / "a" / "config.json"
+    )  # committed with its result
     experiment.parent.mkdir(parents=True)
     experiment.touch()
-    of = {"meta_info": {"package_info": {"peft-commit-hash": git(checkout, "rev-parse", "HEAD").strip()}}}
+    of = {
+        "meta_info": {
+            "package_info": {"peft-commit-hash": git(checkout, "rev-parse", "HEAD").strip()}
+        }
+    }
     (checkout / result).write_text(json.dumps(of), encoding="utf-8")
-    about = {"what": "method_comparison/MetaMathQA", "command_or_config": "python run.py experiments/a", "path": result}
+    about = {
+        "what": "method_comparison/MetaMathQA",
+        "command_or_config": "python run.py experiments/a",
+        "path": result,
+    }
     about["gpu"] = "NVIDIA L40S"
     kinds = ("peak reserved (max)", "reserved, mean of steps")
     rows = [rows_of(peft.SOURCE, metric=metric, torch="2.13.0", **about) for metric in kinds]
     (run,) = peft.runs(rows, checkout, folder)
-    assert (run.key, run.rows, (run.folder / "run.py").is_file()) == ("experiments/a", rows[:1], True)
+    assert (run.key, run.rows, (run.folder / "run.py").is_file()) == (
+        "experiments/a",
+        rows[:1],
+        True,
+    )
     folder = run.folder
     assert (folder / "experiments/a/config.json").is_file()
     weights = folder / peft.MODEL / "model.safetensors"
     with weights.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         begin = file.tell()
-    count = sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    count = sum(
+        math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"
+    )
     assert count == 3_212_749_824  # num_total_params of its full fine-tuning
     assert weights.stat().st_size == begin + 2 * count
     assert weights.stat().st_blocks * 512 < 1 << 20

@@ -1,4 +1,5 @@
-"""Figures of real GPUs: read, answered, scored; and where a real history and a dry run's first part."""
+"""Figures of real GPUs: read, answered, scored; and where a real history and a dry run's first
+part."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -15,21 +16,40 @@ from tests.traces import trace_of
 from xmem_slurm.units import MIB
 
 COLUMNS = "source,commit,path,command_or_config,model,batch,seq_len,precision,parallelism,gpu,torch,metric,value_MiB"
-ROW = "someone/code (+ more@1),abc,a.pickle,python a.py,m,4,128,bf16,1 GPU,H100,2.6.0,peak allocated,{}"
+ROW = (
+    "someone/code (+ more@1),abc,a.pickle,python a.py,m,4,128,bf16,1 GPU,H100,2.6.0,peak "
+    "allocated,{}"
+)
 
 
 def write(folder: Path, *values: object) -> Path:
-    """Write a CSV of rows that differ in their value, and in their batch so that they are not the same."""
-    lines = [COLUMNS, *(ROW.format(value).replace(",4,", f",{number},") for number, value in enumerate(values))]
+    """Write a CSV of rows that differ in their value, and in their batch so that they are not the
+    same."""
+    lines = [
+        COLUMNS,
+        *(ROW.format(value).replace(",4,", f",{number},") for number, value in enumerate(values)),
+    ]
     (folder / "runs.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "runs.csv"
 
 
 def result(key: str, estimated: int, **fields: Any) -> runs.Result:
     about = runs.Result(
-        key, "someone/code", "peak allocated", 10_000, "2026-01-01", "2.6.0", "1", "h100-sxm5-80gb", 1.0
+        key,
+        "someone/code",
+        "peak allocated",
+        10_000,
+        "2026-01-01",
+        "2.6.0",
+        "1",
+        "h100-sxm5-80gb",
+        1.0,
     )
-    return replace(about, **{"estimated_bytes": estimated, "required_bytes": estimated, "confidence": "high"} | fields)
+    return replace(
+        about,
+        **{"estimated_bytes": estimated, "required_bytes": estimated, "confidence": "high"}
+        | fields,
+    )
 
 
 def test_a_row_has_its_repository_and_whole_bytes(tmp_path: Path) -> None:
@@ -46,7 +66,11 @@ def test_a_row_has_its_repository_and_whole_bytes(tmp_path: Path) -> None:
 
 
 def test_equal_rows_of_another_commit_or_line_are_told_apart(tmp_path: Path) -> None:
-    lines = [COLUMNS, *[ROW.format(1)] * 2, ROW.format(1).replace("abc", "75da365c40 (code of 87b086417e)")]
+    lines = [
+        COLUMNS,
+        *[ROW.format(1)] * 2,
+        ROW.format(1).replace("abc", "75da365c40 (code of 87b086417e)"),
+    ]
     (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     found, _ = rows.read(tmp_path / "runs.csv")
     assert len({row.key for row in found}) == 3
@@ -55,7 +79,13 @@ def test_equal_rows_of_another_commit_or_line_are_told_apart(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("wanted", "release"),
-    [("2.6.0.dev20241231+cu126", "2.6.0"), ("2.7.1", "2.8.0"), ("2.10.0", "2.11.0"), ("2.1", "2.4.1"), ("", "2.11.0")],
+    [
+        ("2.6.0.dev20241231+cu126", "2.6.0"),
+        ("2.7.1", "2.8.0"),
+        ("2.10.0", "2.11.0"),
+        ("2.1", "2.4.1"),
+        ("", "2.11.0"),
+    ],
 )
 def test_the_nearest_torch_is_taken(wanted: str, release: str) -> None:
     assert runs.nearest(wanted, ["2.4.1", "2.6.0", "2.8.0", "2.11.0"]) == release
@@ -66,7 +96,12 @@ def test_scores_count_what_is_exact_too_low_and_not_answered() -> None:
     found = [*known, result("d", 0, reason="no time")]
     (title,) = scores.by_metric(found)
     cells = dict(zip(scores.HEADINGS, scores.cells(title, found), strict=True))
-    assert (cells["rows"], cells["no answer"], cells["exact"], cells["under"]) == ("4", "1", "1", "1")
+    assert (cells["rows"], cells["no answer"], cells["exact"], cells["under"]) == (
+        "4",
+        "1",
+        "1",
+        "1",
+    )
     assert (cells["median %"], cells["max %"], cells["required below"]) == ("2.00", "20.00", "1")
     assert (cells["high"], cells["medium"]) == ("2", "1")
     far = scores.far_off(found, {"b": "an operator", "": "all of them"})
@@ -84,7 +119,9 @@ def test_rows_of_one_command_and_one_cause_stand_in_one_line() -> None:
 
 def test_no_published_row_is_far_too_low_with_high_confidence_and_the_stated_margins_hold() -> None:
     found = [each for each in page.results(page.DATA) if each.reason is None]
-    assert [each.key for each in found if each.confidence == "high" and each.error < -scores.FAR_OFF] == []
+    assert [
+        each.key for each in found if each.confidence == "high" and each.error < -scores.FAR_OFF
+    ] == []
     *_, stated, _ = promise.table(found)
     rows_below, highest, excess = float(stated[3]), float(stated[5]), float(stated[6])
     assert rows_below <= highest
@@ -92,7 +129,8 @@ def test_no_published_row_is_far_too_low_with_high_confidence_and_the_stated_mar
 
 
 class Someone:
-    """Knows to run the rows whose batch is even; cannot lay out that of batch 2; one of batch 4 ends in an error."""
+    """Knows to run the rows whose batch is even; cannot lay out that of batch 2; one of batch 4
+    ends in an error."""
 
     @staticmethod
     def runs(found: Sequence[rows.Row], checkout: Path, folder: Path) -> Iterator[runs.Run]:
@@ -100,10 +138,14 @@ class Someone:
             if row.columns["batch"] == "2":
                 raise KeyError("shape")
             if int(row.columns["batch"]) % 2 == 0:
-                yield runs.Run(f"job {row.columns['batch']}", [row], str(folder), checkout, "h100", row.torch)
+                yield runs.Run(
+                    f"job {row.columns['batch']}", [row], str(folder), checkout, "h100", row.torch
+                )
 
 
-def test_each_row_has_an_answer_or_the_reason_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_has_an_answer_or_the_reason_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def size(run: runs.Run, _pythons: object) -> list[runs.Result]:
         if run.key == "job 4":
             return [result(row.key, 0, reason="no time") for row in run.rows]
@@ -131,7 +173,9 @@ def test_what_lies_outside_the_allocator_is_required_only_where_it_was_measured(
     assert not replace(both, metric="nvidia-smi used of GPU 0").falls_short
 
 
-def test_runs_are_resumed_and_a_failed_one_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_resumed_and_a_failed_one_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = [runs.Run(key, [], "", tmp_path, "h100", "2.6.0") for key in "ab"]
     answered, _ = rows.read(write(tmp_path, 1, 2))
     jobs = [replace(job, rows=[row]) for job, row in zip(jobs, answered, strict=True)]
@@ -150,22 +194,31 @@ def test_runs_are_resumed_and_a_failed_one_is_tried_again(tmp_path: Path, monkey
 
 
 def test_every_source_says_whose_figures_it_answers() -> None:
-    assert all(source.count("/") == 1 and callable(module.runs) for source, module in known().items())
+    assert all(
+        source.count("/") == 1 and callable(module.runs) for source, module in known().items()
+    )
 
 
 def test_the_page_is_the_one_that_the_data_give() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
-    assert written == page.page(page.results(page.DATA)), "run `python -m benchmarks.real_runs.page`"
+    assert written == page.page(page.results(page.DATA)), (
+        "run `python -m benchmarks.real_runs.page`"
+    )
 
 
 def events(*sizes: int) -> Iterator[dict[str, Any]]:
-    """Yield a history: a positive size is allocated, a negative one freed, each for line 7 of a.py."""
+    """Yield a history: a positive size is allocated, a negative one freed, each for line 7 of
+    a.py."""
     frames = [
         {"name": "at::_ops::mm::call(at::Tensor const&)", "filename": "??", "line": 0},
         {"name": "forward", "filename": "/x/a.py", "line": 7},
     ]
     for size in sizes:
-        yield {"action": "alloc" if size > 0 else "free_completed", "size": abs(size) * MIB, "frames": frames}
+        yield {
+            "action": "alloc" if size > 0 else "free_completed",
+            "size": abs(size) * MIB,
+            "frames": frames,
+        }
 
 
 def _said(size: int, live: int) -> str:
@@ -176,12 +229,22 @@ def _said(size: int, live: int) -> str:
     ("sizes", "said"),
     [
         ((300, 200), "nowhere in 2 allocations"),
-        ((300, 200, 9), f"allocation 2 of 3: {_said(9, 500)} in mm for a.py:7; the dry run ends before it"),
-        ((100, 200), f"allocation 1 of 2: {_said(200, 100)} in mm for a.py:7; dry {_said(300, 100)}"),
+        (
+            (300, 200, 9),
+            f"allocation 2 of 3: {_said(9, 500)} in mm for a.py:7; the dry run ends before it",
+        ),
+        (
+            (100, 200),
+            f"allocation 1 of 2: {_said(200, 100)} in mm for a.py:7; dry {_said(300, 100)}",
+        ),
     ],
 )
-def test_the_first_place_where_two_histories_part_has_its_operator(sizes: Sequence[int], said: str) -> None:
-    assert histories.first_parting(list(events(-50, *sizes)), trace_of("+a:100 +b:300 +c:200")) == said
+def test_the_first_place_where_two_histories_part_has_its_operator(
+    sizes: Sequence[int], said: str
+) -> None:
+    assert (
+        histories.first_parting(list(events(-50, *sizes)), trace_of("+a:100 +b:300 +c:200")) == said
+    )
 
 
 def test_a_snapshot_that_would_run_code_is_refused(tmp_path: Path) -> None:

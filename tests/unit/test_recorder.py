@@ -1,4 +1,5 @@
-"""The recorder in a job's Python: it writes what torch's counters say, and a job never hears of it."""
+"""The recorder in a job's Python: it writes what torch's counters say, and a job never hears of
+it."""
 
 import json
 import os
@@ -101,7 +102,10 @@ TAKES = "import torch; torch.cuda.init(); torch.cuda.take(2 << 30); "
 
 
 def test_the_last_line_has_the_peak_and_what_was_predicted(site_packages: Path) -> None:
-    done = run(site_packages, TAKES + "assert of_user; torch.cuda.reserved = 0; torch.cuda.reset_peak_memory_stats()")
+    done = run(
+        site_packages,
+        TAKES + "assert of_user; torch.cuda.reserved = 0; torch.cuda.reset_peak_memory_stats()",
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (line,) = lines(site_packages)
     assert (line["job"], line["state"], line["prediction"]["script"]) == ("4711", "exit", "abc")
@@ -116,11 +120,19 @@ def test_the_last_line_has_the_peak_and_what_was_predicted(site_packages: Path) 
         ("raise torch.OutOfMemoryError", 1, "oom"),
         ("raise ValueError", 1, "error"),
         ("raise RuntimeError from torch.OutOfMemoryError()", 1, "oom"),
-        ("sys.excepthook = print; raise torch.OutOfMemoryError", 1, "oom"),  # as rich and others have it
+        (
+            "sys.excepthook = print; raise torch.OutOfMemoryError",
+            1,
+            "oom",
+        ),  # as rich and others have it
         ("sys.exit()", 0, "exit"),
         ("sys.exit(3)", 3, "error"),
         ("exit(3)", 3, "error"),
-        ("\ntry: raise torch.OutOfMemoryError\nexcept Exception: sys.exit(3)", 3, "oom"),  # as Hydra has it
+        (
+            "\ntry: raise torch.OutOfMemoryError\nexcept Exception: sys.exit(3)",
+            3,
+            "oom",
+        ),  # as Hydra has it
         ("\ntry: sys.exit(3)\nexcept SystemExit: sys.exit(0)", 0, "exit"),
         ("os._exit(0)", 0, "exit"),
         ("os._exit(3)", 3, "error"),
@@ -268,7 +280,9 @@ def test_of_a_process_that_is_killed_there_is_what_was_seen_soon(site_packages: 
         "\nwhile 'reserved' not in open(file).read(): time.sleep(0.05)"
         "\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert run(site_packages, f"import os, signal, time; {TAKES}{waits}").returncode == -signal.SIGKILL
+    assert (
+        run(site_packages, f"import os, signal, time; {TAKES}{waits}").returncode == -signal.SIGKILL
+    )
     (line,) = lines(site_packages)
     assert (line["state"], line["devices"][0]["reserved"]) == ("running", 2 * GIB)
 
@@ -298,21 +312,35 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.parametrize(
     "before",
     [
-        "import importlib.util; assert importlib.util.find_spec('torch').loader",  # as transformers asks
+        # as transformers asks
+        "import importlib.util; assert importlib.util.find_spec('torch').loader",
         ASKS_IN_TURN,
         f"{ASKS_IN_TURN}sys.meta_path.insert(1, sys.meta_path.pop(0))",
     ],
 )
-def test_who_only_asks_for_torch_does_not_use_the_recorder_up(site_packages: Path, before: str) -> None:
-    done = run(site_packages, f"{before}\n{TAKES}import sys; print(any('Until' in repr(f) for f in sys.meta_path))")
+def test_who_only_asks_for_torch_does_not_use_the_recorder_up(
+    site_packages: Path, before: str
+) -> None:
+    done = run(
+        site_packages,
+        f"{before}\n{TAKES}import sys; print(any('Until' in repr(f) for f in sys.meta_path))",
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
     assert [line["state"] for line in lines(site_packages)] == ["exit"]
 
 
 def test_a_worker_of_multiprocessing_leaves_its_own_line(site_packages: Path) -> None:
-    work = "def work():\n    torch.cuda.init(); torch.cuda.take(1 << 30)\n    raise torch.OutOfMemoryError\n"
-    start = "import multiprocessing as m; p = m.get_context('fork').Process(target=work); p.start(); p.join()"
-    assert run(site_packages, f"import torch, multiprocessing.util\n{work}\n{start}").returncode == 0
+    work = (
+        "def work():\n    torch.cuda.init(); torch.cuda.take(1 << 30)\n    raise "
+        "torch.OutOfMemoryError\n"
+    )
+    start = (
+        "import multiprocessing as m; p = m.get_context('fork').Process(target=work); "
+        "p.start(); p.join()"
+    )
+    assert (
+        run(site_packages, f"import torch, multiprocessing.util\n{work}\n{start}").returncode == 0
+    )
     assert [line["state"] for line in lines(site_packages)] == ["oom"]
 
 

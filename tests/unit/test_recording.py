@@ -1,4 +1,5 @@
-"""What is recorded of whose jobs, what goes with the job for it, and what is submitted beside it."""
+"""What is recorded of whose jobs, what goes with the job for it, and what is submitted beside
+it."""
 
 import json
 import os
@@ -41,13 +42,17 @@ def site(folder: Path, text: str) -> Decision:
 
 
 def test_the_recorder_and_the_prediction_go_in_the_job_s_environment(state: Path) -> None:
-    ready = recording.recorded(DECIDED._replace(ready=READY.but(environ={"PYTHONPATH": "/own"})), YES).ready
+    ready = recording.recorded(
+        DECIDED._replace(ready=READY.but(environ={"PYTHONPATH": "/own"})), YES
+    ).ready
     assert ready.environ["PYTHONPATH"] == f"{recording.RECORDER}{os.pathsep}/own"
     assert (recording.RECORDER / "sitecustomize.py").is_file()
     assert ready.environ["XMEM_RECORD_TO"] == str(state)
     content = json.loads(ready.environ["XMEM_PREDICTION"])
     predicted = parse(content)
-    assert predicted._replace(script="", run="", asked=(), given=()) == PREDICTED._replace(asked=(), given=())
+    assert predicted._replace(script="", run="", asked=(), given=()) == PREDICTED._replace(
+        asked=(), given=()
+    )
     assert (predicted.asked, predicted.given) == (["gpu:h200:1"], ["gpu:l4:1"])
     assert not {"train.py", "job.sh", "a"} & {str(value) for value in content.values()}
     assert "XMEM_SUMMARY" not in ready.environ
@@ -81,7 +86,9 @@ def test_a_site_records_where_its_users_do_not_say_otherwise(
     assert not wanted or environ["XMEM_RECORD_TO"].endswith(f"{os.pathsep}{tmp_path}")
 
 
-def test_a_sample_of_a_site_s_jobs_goes_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_a_site_s_jobs_goes_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decision = site(tmp_path, "[outcomes]\nrecord = true\nas_written = 0.25\n")
     monkeypatch.setattr("random.random", lambda: 0.24)
     sampled = recording.sampled(decision, Wishes())
@@ -109,7 +116,9 @@ def test_a_folder_that_others_can_write_in_costs_no_job(state: Path) -> None:
     assert decision.lines[0].startswith("what it uses is not recorded: ")
 
 
-def test_a_kept_decision_has_its_prediction_and_its_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_decision_has_its_prediction_and_its_retries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     retry = READY.but(script=SCRIPT.replace(b"h200", b"a100"), environ={**READY.environ, "X": "1"})
     own = PREDICTED._replace(gpu="NVIDIA A100", asked=[], given=[])
@@ -166,9 +175,13 @@ def test_what_a_retry_uses_is_held_against_its_own_prediction(
 def test_a_retry_begins_if_the_job_fails_and_goes_on_if_that_ran_out(state: Path) -> None:
     job = retrying.after(READY, ["7", "8"])
     assert job.argv[-2:] == ("/dev/stdin", "a")
-    assert {"--dependency=afternotok:7:8", "--kill-on-invalid-dep=yes", "--job-name=job.sh"} <= set(job.argv)
+    assert {"--dependency=afternotok:7:8", "--kill-on-invalid-dep=yes", "--job-name=job.sh"} <= set(
+        job.argv
+    )
     assert job.script is not None
-    head, _, body = job.script.partition(b"# xmem-slurm: for the case that job 8 ran out of GPU memory\n")
+    head, _, body = job.script.partition(
+        b"# xmem-slurm: for the case that job 8 ran out of GPU memory\n"
+    )
     assert head == b"#!/bin/bash\n#SBATCH --gres=gpu:l4:1\n"
     assert f"{state}/*.jsonl".encode() in body
     assert body.endswith(b"# more\npython train.py\n")
@@ -194,7 +207,10 @@ def test_where_no_retry_can_be_made_that_is_said(changes: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("text", "program"),
     [
-        ("#!/bin/sh\npython -m distributed.cli.dask_worker tcp://1 --nthreads 1\n", "distributed.cli.dask_worker"),
+        (
+            "#!/bin/sh\npython -m distributed.cli.dask_worker tcp://1 --nthreads 1\n",
+            "distributed.cli.dask_worker",
+        ),
         ("srun dask cuda worker tcp://1\nwait\n", "dask cuda worker"),
         ("if x; then\n  ray start --block \\\n    --address=a\nfi\n# end\n", "ray start"),
         ("ray start --head\nsleep 10\npython train.py\n", None),

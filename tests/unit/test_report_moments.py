@@ -1,4 +1,5 @@
-"""What a page shows of any moment: blocks add up, their callers lead to the script, the map of segments is whole."""
+"""What a page shows of any moment: blocks add up, their callers lead to the script, the map of
+segments is whole."""
 
 import dataclasses
 import re
@@ -29,7 +30,10 @@ def test_the_blocks_alive_at_any_moment_are_what_is_allocated_then() -> None:
     table = page.blocks(GPT2, run.block_sizes)
     rows = list(zip(table["start"], table["end"], table["bytes"], strict=True))
     for moment in [*run.columns, run.peak]:
-        assert sum(size for start, end, size in rows if start <= moment.event < end) == moment.allocated_bytes
+        assert (
+            sum(size for start, end, size in rows if start <= moment.event < end)
+            == moment.allocated_bytes
+        )
 
 
 def test_only_the_largest_blocks_are_in_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +44,14 @@ def test_only_the_largest_blocks_are_in_the_page(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_block_leads_to_who_called_its_line() -> None:
-    sites = [NOWHERE, Origin("/x/train.py", 9, "main", ""), Origin("/x/net.py", 3, "forward", "h.0")]
-    found = dataclasses.replace(trace_of("+a:1 +b:1"), sites=sites, callers=[0, 0, 1], made_at=[2, 0])
+    sites = [
+        NOWHERE,
+        Origin("/x/train.py", 9, "main", ""),
+        Origin("/x/net.py", 3, "forward", "h.0"),
+    ]
+    found = dataclasses.replace(
+        trace_of("+a:1 +b:1"), sites=sites, callers=[0, 0, 1], made_at=[2, 0]
+    )
     table = page.blocks(found, [MIB, MIB])
     first, unknown = table["site"]
     assert table["sites"][first][:3] == ["forward (net.py:3)", "/x/net.py", "h.0"]
@@ -63,7 +73,10 @@ def test_the_map_of_segments_holds_what_torch_reserved() -> None:
 
 def test_free_memory_between_blocks_is_told_from_segments_that_are_free() -> None:
     found = segment_map(trace_of("+a:12 +b:12 +c:30 -a -c"), 6)
-    assert {(each.total_bytes, each.free_bytes, each.largest_free_bytes, each.blocks) for each in found.segments} == {
+    assert {
+        (each.total_bytes, each.free_bytes, each.largest_free_bytes, each.blocks)
+        for each in found.segments
+    } == {
         (30 * MIB, 30 * MIB, 30 * MIB, 0),
         (12 * MIB, 0, 0, 1),
         (12 * MIB, 12 * MIB, 12 * MIB, 0),

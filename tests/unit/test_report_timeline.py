@@ -1,4 +1,5 @@
-"""The timeline: however coarse its columns are, the peaks are those of the replay, and the parts add up."""
+"""The timeline: however coarse its columns are, the peaks are those of the replay, and the parts
+add up."""
 
 import dataclasses
 from pathlib import Path
@@ -22,7 +23,9 @@ def test_the_peaks_are_exact_in_any_number_of_columns(columns: int) -> None:
     assert max(column.reserved_bytes for column in found.columns) == WHOLE.peak_reserved_bytes
     assert all(sum(column.allocated) == column.allocated_bytes for column in found.columns)
     peak = dict(zip(STACK, found.peak.allocated, strict=True))
-    assert {category: size for category, size in peak.items() if size} == WHOLE.at_peak_allocated.allocated_bytes
+    assert {
+        category: size for category, size in peak.items() if size
+    } == WHOLE.at_peak_allocated.allocated_bytes
     assert found.peak.event == WHOLE.at_peak_allocated.event
 
 
@@ -38,7 +41,8 @@ def test_a_step_whose_optimizer_allocates_nothing_is_a_step() -> None:
     assert [step for step, _ in chart(timeline(GPT2, 500), []).steps] == [1, 2, 3]
     quiet = [mark for mark in GPT2.marks if mark.kind == "step"]
     without = dataclasses.replace(
-        GPT2, marks=[mark._replace(kind=kind) for mark in quiet for kind in ("backward_end", "step")]
+        GPT2,
+        marks=[mark._replace(kind=kind) for mark in quiet for kind in ("backward_end", "step")],
     )
     assert [phase.name for phase in timeline(without, 10).phases] == ["backward"] * 3 + ["after"]
     assert timeline(without, 10).steps == timeline(GPT2, 10).steps
@@ -53,7 +57,9 @@ def test_a_trace_that_was_cut_is_drawn_to_its_end() -> None:
 
 def test_an_allocation_is_in_the_phase_of_its_event() -> None:
     phases = timeline(GPT2, 10).phases
-    made = [(event, number) for event, (op, number) in enumerate(GPT2.events) if op == trace.Op.ALLOC]
+    made = [
+        (event, number) for event, (op, number) in enumerate(GPT2.events) if op == trace.Op.ALLOC
+    ]
     of = {event: str(phase) for phase in phases for event in range(phase.start, phase.end)}
     assert all(of[event] == phase_of(GPT2, number) for event, number in made)
 

@@ -1,4 +1,5 @@
-"""The tree of what is alive at the peak: the script's own lines, in the order of their sizes, and it adds up."""
+"""The tree of what is alive at the peak: the script's own lines, in the order of their sizes, and
+it adds up."""
 
 import dataclasses
 import json
@@ -84,6 +85,8 @@ def test_explain_shows_it_of_the_last_estimate(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("words", "message"), [(["--json"], "one of them"), (["4711"], "name its script")])
+@pytest.mark.parametrize(
+    ("words", "message"), [(["--json"], "one of them"), (["4711"], "name its script")]
+)
 def test_explain_says_where_there_is_no_tree(words: list[str], message: str) -> None:
     assert message in str(command("explain", "--tree", *words).exception)

@@ -40,7 +40,9 @@ def test_a_script_line_is_edited_in_place_and_says_so() -> None:
         (("--gpus-per-node=h200:1", "--wrap", "true"), ("--gpus-per-node=l4:1", "--wrap", "true")),
     ],
 )
-def test_the_command_line_is_edited_in_its_own_spelling(argv: tuple[str, ...], expected: tuple[str, ...]) -> None:
+def test_the_command_line_is_edited_in_its_own_spelling(
+    argv: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
     script = None if "--wrap" in argv else b"#!/bin/bash\ntrue\n"
     edited, _ = rewrite(job(*argv, script=script), L4, "because")
     assert edited.argv == expected
@@ -86,7 +88,11 @@ def test_the_jobs_own_steps_ask_for_the_same_type_each_in_its_own_spelling() -> 
     for before in (b"", b"h200:"):
         edited, changes = rewrite(job("job.sh", script=INNER % ((before,) * 3)), L4, "because")
         assert edited.script is not None
-        kept = [line for line in edited.script.splitlines(keepends=True) if not line.startswith(b"# xmem-slurm")]
+        kept = [
+            line
+            for line in edited.script.splitlines(keepends=True)
+            if not line.startswith(b"# xmem-slurm")
+        ]
         assert b"".join(kept) == INNER % ((b"l4:",) * 3)
         assert [(change.command, change.name, change.where) for change in changes] == [
             ("", "gres", "line 2 of the script"),
@@ -108,7 +114,9 @@ def test_many_steps_are_told_as_one() -> None:
 
 
 def test_a_wrapped_step_is_changed_too() -> None:
-    edited, _ = rewrite(job("-G1", "--wrap=no", "--wrap", "time srun -G 1 \udcff", script=None), L4, "because")
+    edited, _ = rewrite(
+        job("-G1", "--wrap=no", "--wrap", "time srun -G 1 \udcff", script=None), L4, "because"
+    )
     assert edited.argv == ("-Gl4:1", "--wrap=no", "--wrap", "time srun -G l4:1 \udcff")
 
 
@@ -119,7 +127,10 @@ def test_only_the_components_that_are_meant_are_changed() -> None:
     )
     edited, changes = rewrite(job("job.sh", script=script), L4, "because", components=[1])
     assert edited.script is not None
-    assert b"srun --gres=gpu:1 a : --gres=gpu:l4:2 b\nsrun --het-group=1 --gres=gpu:l4:2 c\n" in edited.script
+    assert (
+        b"srun --gres=gpu:1 a : --gres=gpu:l4:2 b\nsrun --het-group=1 --gres=gpu:l4:2 c\n"
+        in edited.script
+    )
     assert changes[-1].where == "2 lines of the script, the first of them 5"
 
 
@@ -134,7 +145,9 @@ def test_beside_a_step_that_cannot_be_changed_the_type_is_left_off() -> None:
 
 
 def test_a_typed_request_beside_such_a_step_is_left_alone() -> None:
-    with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:1 asks for a GPU itself"):
+    with pytest.raises(
+        UsageError, match=r"line 3 of the script: srun --gres=gpu:1 asks for a GPU itself"
+    ):
         rewrite(job("job.sh", script=STUCK % b"h200:"), L4, "because")
 
 
@@ -146,18 +159,26 @@ def test_a_step_in_a_script_that_is_sourced_is_in_the_way(tmp_path: Path) -> Non
 
 
 def test_a_step_in_a_python_script_is_in_the_way() -> None:
-    script = b"#!/usr/bin/env python3\n#SBATCH --gres=gpu:h200:1\nos.system('srun --gres=gpu:h200:1 x')\n"
+    script = (
+        b"#!/usr/bin/env python3\n#SBATCH --gres=gpu:h200:1\nos.system('srun "
+        b"--gres=gpu:h200:1 x')\n"
+    )
     with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:h200:1 asks"):
         rewrite(job("job.py", script=script), L4, "because")
 
 
 def test_where_a_type_has_several_kinds_of_gpu_the_feature_goes_with_it() -> None:
     option = GpuOption(gpu="a100-sxm4-80gb", type="a100", constraint="gpu80", both=True, cost=1)
-    edited, _ = rewrite(job("--gres=gpu:1", "--constraint=ib", "--wrap=x", script=None), option, "because")
+    edited, _ = rewrite(
+        job("--gres=gpu:1", "--constraint=ib", "--wrap=x", script=None), option, "because"
+    )
     assert edited.argv == ("--gres=gpu:a100:1", "--constraint=ib&gpu80", "--wrap=x")
 
 
-HET = b"#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -G h200:2 -C ib\ntrue\n"
+HET = (
+    b"#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -G "
+    b"h200:2 -C ib\ntrue\n"
+)
 
 
 def test_a_component_is_rewritten_alone() -> None:
@@ -170,7 +191,11 @@ def test_a_component_is_rewritten_alone() -> None:
 
 
 def test_components_that_one_place_sets_are_rewritten_together() -> None:
-    before = job("job.sh", script=HET.replace(b"--gres=gpu:1", b"-n1").replace(b"-G h200:2 ", b""), SBATCH_GRES="gpu:1")
+    before = job(
+        "job.sh",
+        script=HET.replace(b"--gres=gpu:1", b"-n1").replace(b"-G h200:2 ", b""),
+        SBATCH_GRES="gpu:1",
+    )
     edited, changes = rewrite(before, L4, "because", components=[0, 1, 2])
     assert (edited.script, edited.environ["SBATCH_GRES"]) == (before.script, "gpu:l4:1")
     assert [change.component for change in changes] == [0, 1, 2]

@@ -24,11 +24,19 @@ def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None
     last = dataclasses.replace(GPT2, state="running", failure=None)
     found = runner._with_end(last, sandbox.Outcome(None, "time", 60.0, 0, b""), "")
     assert (found.state, found.error, found.growing) == ("budget", None, True)
-    for stopped, error in (("memory", "the dry run's memory limit"), (None, "a crash or a kill: Killed")):
-        assert runner._with_end(last, sandbox.Outcome(-9, stopped, 60.0, 0, b"Killed\n"), "").error == error
+    for stopped, error in (
+        ("memory", "the dry run's memory limit"),
+        (None, "a crash or a kill: Killed"),
+    ):
+        assert (
+            runner._with_end(last, sandbox.Outcome(-9, stopped, 60.0, 0, b"Killed\n"), "").error
+            == error
+        )
 
 
-@pytest.mark.parametrize(("stopped", "spent", "expected"), [("time", 20, True), ("time", 60, False), (None, 1, False)])
+@pytest.mark.parametrize(
+    ("stopped", "spent", "expected"), [("time", 20, True), ("time", 60, False), (None, 1, False)]
+)
 def test_a_run_that_a_busy_machine_had_no_time_for_is_told_from_one_that_took_it(
     stopped: str | None, spent: float, expected: bool
 ) -> None:
@@ -53,7 +61,10 @@ def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind() -> N
 
 def test_a_site_bounds_both_and_whoever_waits_bounds_the_wall() -> None:
     site = DryRuns(seconds=30, wall_seconds=90)
-    assert (Budget(seconds=60).within(site).seconds, Budget(seconds=60).within(site).longest) == (30, 90)
+    assert (Budget(seconds=60).within(site).seconds, Budget(seconds=60).within(site).longest) == (
+        30,
+        90,
+    )
     assert Budget(wall_seconds=28).within(site).longest == 28
     assert Budget(wall_seconds=28).within(DryRuns()).longest == 28
     assert Budget(seconds=60).within(DryRuns(seconds=40)).longest == 400
@@ -74,7 +85,10 @@ FileNotFoundError: [Errno 2] No such file or directory: 'x'
 @pytest.mark.parametrize(
     ("tail", "said"),
     [
-        (TRACEBACK, ": FileNotFoundError: [Errno 2] No such file or directory: 'x' (/home/u/job/data.py:3)"),
+        (
+            TRACEBACK,
+            ": FileNotFoundError: [Errno 2] No such file or directory: 'x' (/home/u/job/data.py:3)",
+        ),
         (TRACEBACK + "failed, giving up\n", ": failed, giving up"),
         ("no such command\n", ": no such command"),
         ("", ""),
@@ -121,7 +135,10 @@ def test_after_a_line_that_failed_the_python_that_ran_the_script_is_told(
     [
         (
             "torch",
-            "; /usr/bin/python3 has none; is the job's environment activated, here or in the script?",
+            (
+                "; /usr/bin/python3 has none; is the job's environment activated, here or in the "
+                "script?"
+            ),
         ),
         ("numpy", ""),
     ],

@@ -1,4 +1,5 @@
-"""How long may the sandbox's set-up take? As long as the machine keeps it waiting for a core, up to a far end."""
+"""How long may the sandbox's set-up take? As long as the machine keeps it waiting for a core, up to
+a far end."""
 
 import json
 import os
@@ -14,7 +15,8 @@ FIRST = 4711
 
 
 class SetUp:
-    """Stands for the processes of a set-up, the clock on the wall and what is known of their progress."""
+    """Stands for the processes of a set-up, the clock on the wall and what is known of their
+    progress."""
 
     def __init__(self, keeper: int, status: int) -> None:
         self.keeper, self.status = keeper, status
@@ -75,6 +77,8 @@ def test_what_does_not_answer_ends_it(
     set_up.seconds_a_look, set_up.idle_a_look = seconds, idle
     heard.until_the_end()
     heard.end()
-    with pytest.raises(SandboxError, match=f"was not ready after {said}: does a network file system"):
+    with pytest.raises(
+        SandboxError, match=f"was not ready after {said}: does a network file system"
+    ):
         sandbox._outcome(heard, set_up.now)
     os.close(set_up.status)

@@ -1,4 +1,5 @@
-"""Which files a batch script reads: what its words name, and what the scripts among them name in turn."""
+"""Which files a batch script reads: what its words name, and what the scripts among them name in
+turn."""
 
 from pathlib import Path
 

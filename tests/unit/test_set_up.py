@@ -20,13 +20,17 @@ from xmem_slurm.dryrun import set_up
         ("echo 'train.py: line 3: x: command not found'", ""),
     ],
 )
-def test_what_a_shell_says_of_a_line_is_found(shell: str, line: str, said: str, tmp_path: Path) -> None:
+def test_what_a_shell_says_of_a_line_is_found(
+    shell: str, line: str, said: str, tmp_path: Path
+) -> None:
     """And what programs say is theirs."""
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     script = tmp_path / "slurm_script"
     script.write_text(f"set -u\n{line}\n")
-    ran = subprocess.run([shell, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    ran = subprocess.run(
+        [shell, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
     found = set_up.failure(b"before\n" + ran.stdout)
     assert found.startswith("line 2: ") == bool(said)
     assert said in found

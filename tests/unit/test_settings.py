@@ -1,4 +1,5 @@
-"""Settings: the user's file, an #XMEM line, the environment, an option; the later counts, and what is wrong is told."""
+"""Settings: the user's file, an #XMEM line, the environment, an option; the later counts, and what
+is wrong is told."""
 
 import os
 import stat
@@ -51,7 +52,13 @@ def test_each_place_goes_before_the_one_before_it() -> None:
     assert settled(script, XMEM_BUDGET="30")[0].budget == 30
     assert settled(script, "--xmem-budget=7", XMEM_BUDGET="30")[0].budget == 7
     wishes, complaints = settled(script, "--xmem-verbose=no", XMEM_MARGIN="5")
-    assert (wishes.policy, wishes.margin, wishes.verbose, wishes.hold, complaints) == ("memory", 5.0, False, True, [])
+    assert (wishes.policy, wishes.margin, wishes.verbose, wishes.hold, complaints) == (
+        "memory",
+        5.0,
+        False,
+        True,
+        [],
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -74,7 +81,9 @@ def test_a_job_without_a_gpu_waits_for_no_file() -> None:
     assert settled("#!/bin/sh\ntrue\n") == (parse(["job.sh"], {})[1], [])
 
 
-def test_config_says_what_holds_and_from_where(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_says_what_holds_and_from_where(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     say_in_file("verbose = true\n")
     (folder / "job.sh").write_text(GPU + "#XMEM budget=300\n")
     monkeypatch.setenv("XMEM_POLICY", "start")
@@ -83,17 +92,26 @@ def test_config_says_what_holds_and_from_where(folder: Path, monkeypatch: pytest
     assert ["budget", "300", "line 3 of the script"] in lines
     assert ["verbose", "1", str(settings.user_file())] in lines
     assert ["margin", "0", "default"] in lines
-    assert ["budget", "60", "default"] in [line.split() for line in command("config").stdout.splitlines()]
-    assert str(command("config", "no.sh").exception) == "no.sh: cannot be read: No such file or directory"
+    assert ["budget", "60", "default"] in [
+        line.split() for line in command("config").stdout.splitlines()
+    ]
+    assert (
+        str(command("config", "no.sh").exception)
+        == "no.sh: cannot be read: No such file or directory"
+    )
 
 
 @pytest.mark.usefixtures("folder")
 def test_estimate_has_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XMEM_VERBOSE", "1")
     assert "at the peak: " in command("estimate", "job.sh").stdout
-    assert "--budget 0.5: not a number" in str(command("estimate", "--budget", "0.5", "job.sh").exception)
+    assert "--budget 0.5: not a number" in str(
+        command("estimate", "--budget", "0.5", "job.sh").exception
+    )
     monkeypatch.setenv("XMEM_BUDGET", "soon")
-    assert command("estimate", "--fresh", "job.sh").stderr.startswith("xmem-slurm: XMEM_BUDGET=soon: not a number")
+    assert command("estimate", "--fresh", "job.sh").stderr.startswith(
+        "xmem-slurm: XMEM_BUDGET=soon: not a number"
+    )
 
 
 def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +133,9 @@ def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[tuple[float, str, float, object]]()
 
-    def size(_job: Submission, site: Site, _gpus: object, budget: Budget, *, asked: Asked) -> Orders[Sizing]:
+    def size(
+        _job: Submission, site: Site, _gpus: object, budget: Budget, *, asked: Asked
+    ) -> Orders[Sizing]:
         found.append((site.policy.spare, site.policy.order, budget.seconds, asked.engine))
         raise NoEstimate("that is enough")
         yield
@@ -130,7 +150,8 @@ def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(folder: Path, *options: str) -> tuple[str, str]:
-    """Submit a job that cannot be sized, as its Python is none; return what sbatch was given, and what was said."""
+    """Submit a job that cannot be sized, as its Python is none; return what sbatch was given, and
+    what was said."""
     sbatch = folder / "sbatch"
     sbatch.write_text('#!/bin/sh\ncase "$*" in *--test-only*) ;; *) echo "$@" ;; esac\n')
     sbatch.chmod(sbatch.stat().st_mode | stat.S_IXUSR)
@@ -153,7 +174,9 @@ def test_what_could_not_be_sized_is_submitted_held_if_that_is_wanted(folder: Pat
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_could_be_sized_is_not_held(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_could_be_sized_is_not_held(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert test_first_hour.shown(["--xmem-dry-run", "--xmem-hold", "job.sh"], monkeypatch) == 0
     assert "hold" not in capfd.readouterr().out
 

@@ -26,7 +26,11 @@ MPS = GpuOption(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h
 @pytest.mark.parametrize(
     ("argv", "expected", "told"),
     [
-        (("--gres=gpu:h200:1", "a.sh"), ("--gres=shard:12", "a.sh"), ["--gres=gpu:h200:1 -> --gres=shard:12"]),
+        (
+            ("--gres=gpu:h200:1", "a.sh"),
+            ("--gres=shard:12", "a.sh"),
+            ["--gres=gpu:h200:1 -> --gres=shard:12"],
+        ),
         (
             ("--gres=gpu:1,lic:2", "a.sh"),
             ("--gres=lic:2,shard:12", "a.sh"),
@@ -39,17 +43,26 @@ MPS = GpuOption(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h
         ),
     ],
 )
-def test_a_gpu_becomes_a_share(argv: tuple[str, ...], expected: tuple[str, ...], told: list[str]) -> None:
+def test_a_gpu_becomes_a_share(
+    argv: tuple[str, ...], expected: tuple[str, ...], told: list[str]
+) -> None:
     script = None if "--wrap=x" in argv else b"#!/usr/bin/env node\n"
     before = Submission(argv, {"A": "b"}, script)
-    edited, changes = rewrite(before, SHARD, "because", sharing.grant(SHARD, H200, 12, before.environ))
+    edited, changes = rewrite(
+        before, SHARD, "because", sharing.grant(SHARD, H200, 12, before.environ)
+    )
     assert (sorted(edited.argv), edited.script) == (sorted(expected), script)
     assert [str(change) for change in changes] == told
-    assert edited.environ == {"A": "b", "PYTORCH_CUDA_ALLOC_CONF": edited.environ["PYTORCH_CUDA_ALLOC_CONF"]}
+    assert edited.environ == {
+        "A": "b",
+        "PYTORCH_CUDA_ALLOC_CONF": edited.environ["PYTORCH_CUDA_ALLOC_CONF"],
+    }
 
 
 def test_torch_reads_the_limit_as_the_share_less_the_context() -> None:
-    variables = sharing.grant(SHARD, H200, 12, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}).variables
+    variables = sharing.grant(
+        SHARD, H200, 12, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
+    ).variables
     settings = config.parse(variables["PYTORCH_ALLOC_CONF"], "2.11.0")
     assert settings.max_split_size == 64 << 20
     assert settings.per_process_memory_fraction is not None
@@ -60,7 +73,9 @@ def test_torch_reads_the_limit_as_the_share_less_the_context() -> None:
 def test_the_mps_server_holds_a_job_of_any_torch() -> None:
     granted = sharing.grant(MPS, H200, 25, {})
     assert granted.entry == "mps:h200:25"
-    assert granted.variables == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={25 * (H200.total_bytes // 100) >> 20}M"}
+    assert granted.variables == {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={25 * (H200.total_bytes // 100) >> 20}M"
+    }
     assert sharing.not_held(MPS, dataclasses.replace(GPT2, torch_version="2.4.1"), {}) is None
 
 

@@ -58,13 +58,17 @@ def test_the_fragment_is_read_with_the_site_file_it_is_added_to(tmp_path: Path) 
 def test_a_share_is_measured_with_its_whole_gpu(tmp_path: Path) -> None:
     example = EXAMPLES / "examples" / "mig-and-shares.toml"
     site = load_site(example)
-    share, whole = next((name, each.share.of) for name, each in site.option.items() if each.share is not None)
+    share, whole = next(
+        (name, each.share.of) for name, each in site.option.items() if each.share is not None
+    )
     jobs = [job.option for job in calibration.jobs(site, "python3", 60)]
     assert whole in jobs
     assert share not in jobs
 
     path = tmp_path / "site.toml"
-    path.write_text(example.read_text() + calibration.fragment(whole, calibration.read(json.dumps(PRINTED))))
+    path.write_text(
+        example.read_text() + calibration.fragment(whole, calibration.read(json.dumps(PRINTED)))
+    )
     found = load_site(path)
     assert option_gpus(found, load_catalogue())[share].context_bytes == 300 * MIB
     assert whole not in [job.option for job in calibration.jobs(found, "python3", 60)]
@@ -78,4 +82,6 @@ def test_a_job_asks_for_what_the_option_is(tmp_path: Path) -> None:
     assert job.command[-3:-1] == ("/opt/python", "-c")
     assert str(job).endswith("outside_allocator.py")
     compile(job.command[-1], "job", "exec")
-    assert tomllib.loads(calibration.fragment("a.b", calibration.read(json.dumps(PRINTED))))["option"].keys() == {"a.b"}
+    assert tomllib.loads(calibration.fragment("a.b", calibration.read(json.dumps(PRINTED))))[
+        "option"
+    ].keys() == {"a.b"}

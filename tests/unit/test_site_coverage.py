@@ -66,6 +66,11 @@ def test_who_is_not_plainly_left_alone_is_told_what_is_wrong(tmp_path: Path, tab
     ):
         (tmp_path / "site.toml").write_text(text, encoding="utf-8")
         command = [sys.executable, "-c", "from xmem_slurm.filter.start import main; main()"]
-        done = subprocess.run([*command, tmp_path / "site.toml", "9999999"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*command, tmp_path / "site.toml", "9999999"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stdout == "end\n"
         assert (told in done.stderr) if told else not done.stderr

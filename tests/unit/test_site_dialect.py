@@ -1,4 +1,5 @@
-"""Dialects: the user's spelling stays where the site takes it, and becomes the site's own where it does not."""
+"""Dialects: the user's spelling stays where the site takes it, and becomes the site's own where it
+does not."""
 
 import pytest
 
@@ -17,7 +18,9 @@ def request(*argv: str) -> Request:
     return merge(split_command_line([*argv, "--wrap=x"]), {}, None)
 
 
-def said(asked: Request, option: GpuOption, site: Dialect, share: str | None = None) -> dict[str, str | None]:
+def said(
+    asked: Request, option: GpuOption, site: Dialect, share: str | None = None
+) -> dict[str, str | None]:
     return {edit.name: edit.value for edit in dialect.edits(asked, option, site, share)}
 
 
@@ -30,11 +33,15 @@ def said(asked: Request, option: GpuOption, site: Dialect, share: str | None = N
         (("--ntasks=2", "--gpus-per-task=1"), {"gpus-per-task": "a100:1"}),
     ],
 )
-def test_without_a_rule_the_users_spelling_stays(argv: tuple[str, ...], changed: dict[str, str]) -> None:
+def test_without_a_rule_the_users_spelling_stays(
+    argv: tuple[str, ...], changed: dict[str, str]
+) -> None:
     assert said(request(*argv), TYPED, Dialect()) == changed
 
 
-GRES, PER_NODE, JOB, TASK = (Dialect(options=(name,)) for name in ("gres", "gpus-per-node", "gpus", "gpus-per-task"))
+GRES, PER_NODE, JOB, TASK = (
+    Dialect(options=(name,)) for name in ("gres", "gpus-per-node", "gpus", "gpus-per-task")
+)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +51,19 @@ GRES, PER_NODE, JOB, TASK = (Dialect(options=(name,)) for name in ("gres", "gpus
         (("--gpus=h200:4", "--nodes=2"), GRES, {"gpus": None, "gres": "gpu:a100:2"}),
         (("--gpus=1", "--gres=lic:3"), GRES, {"gpus": None, "gres": "lic:3,gpu:a100:1"}),
         (("--gpus-per-node=4",), GRES, {"gpus-per-node": None, "gres": "gpu:a100:4"}),
-        (("--ntasks=4", "--nodes=2", "--gpus-per-task=1"), GRES, {"gpus-per-task": None, "gres": "gpu:a100:2"}),
+        (
+            ("--ntasks=4", "--nodes=2", "--gpus-per-task=1"),
+            GRES,
+            {"gpus-per-task": None, "gres": "gpu:a100:2"},
+        ),
         (("--gres=gpu:h200:2,lic:1",), PER_NODE, {"gres": "lic:1", "gpus-per-node": "a100:2"}),
         (("--gres=gpu:2", "--nodes=3"), JOB, {"gres": None, "gpus": "a100:6"}),
         (("--gres=gpu:2",), JOB, {"gres": None, "gpus": "a100:2"}),
-        (("--gres=gpu:2", "--ntasks=2", "--nodes=1"), TASK, {"gres": None, "gpus-per-task": "a100:1"}),
+        (
+            ("--gres=gpu:2", "--ntasks=2", "--nodes=1"),
+            TASK,
+            {"gres": None, "gpus-per-task": "a100:1"},
+        ),
     ],
 )
 def test_what_the_site_does_not_take_becomes_its_own_with_as_many_gpus(
@@ -68,14 +83,19 @@ def test_what_the_site_does_not_take_becomes_its_own_with_as_many_gpus(
         (("--gpus=4", "--gpus-per-node=2"), GRES),
     ],
 )
-def test_where_the_number_would_be_a_guess_nothing_is_changed(argv: tuple[str, ...], site: Dialect) -> None:
+def test_where_the_number_would_be_a_guess_nothing_is_changed(
+    argv: tuple[str, ...], site: Dialect
+) -> None:
     with pytest.raises(UsageError, match=r"left open|cannot be said"):
         dialect.edits(request(*argv), TYPED, site)
 
 
 def test_a_site_can_want_features_and_no_types() -> None:
     site = Dialect(select="constraint")
-    assert said(request("--gres=gpu:h200:1", "-Cib"), TYPED, site) == {"gres": "gpu:1", "constraint": "ib&mem40"}
+    assert said(request("--gres=gpu:h200:1", "-Cib"), TYPED, site) == {
+        "gres": "gpu:1",
+        "constraint": "ib&mem40",
+    }
 
 
 def test_a_resource_beside_the_gpu_takes_the_place_of_the_users() -> None:
@@ -113,11 +133,17 @@ def test_an_options_own_host_memory_goes_before_the_sites() -> None:
 
 def test_a_share_gets_a_whole_gpus_host_memory_in_an_option_that_slurm_takes() -> None:
     site = Dialect(host_memory_mib=1000)
-    assert said(request("--gpus=1"), SHARD, site, "shard:9") == {"gpus": None, "gres": "shard:9", "mem": "1000M"}
+    assert said(request("--gpus=1"), SHARD, site, "shard:9") == {
+        "gpus": None,
+        "gres": "shard:9",
+        "mem": "1000M",
+    }
 
 
 def test_a_users_own_share_keeps_its_type() -> None:
-    assert said(request("--gres=lic:1,shard:h200:20"), SHARD, Dialect(), "shard:9") == {"gres": "lic:1,shard:h200:9"}
+    assert said(request("--gres=lic:1,shard:h200:20"), SHARD, Dialect(), "shard:9") == {
+        "gres": "lic:1,shard:h200:9"
+    }
 
 
 def test_what_is_tried_on_the_cluster_is_in_the_sites_words() -> None:

@@ -1,4 +1,5 @@
-"""Discovery: what Slurm prints, read and written as a site file; where it does not say enough, a question."""
+"""Discovery: what Slurm prints, read and written as a site file; where it does not say enough, a
+question."""
 
 import tomllib
 from collections.abc import Callable
@@ -53,7 +54,11 @@ def test_nodes_alike_are_one_group_and_free_text_is_not_read() -> None:
 def test_untyped_gpus_are_asked_for_by_the_feature_that_names_them() -> None:
     site, _ = discovered()
     option = site.option["V100-SXM2-32GB"]
-    assert (option.gpu, option.type, option.constraint) == ("v100-sxm2-32gb", None, "V100-SXM2-32GB")
+    assert (option.gpu, option.type, option.constraint) == (
+        "v100-sxm2-32gb",
+        None,
+        "V100-SXM2-32GB",
+    )
     share = site.option["shard-V100-SXM2-32GB"].share
     assert share is not None
     assert (share.kind, share.of, share.per_gpu) == ("shard", "V100-SXM2-32GB", 8)
@@ -86,7 +91,9 @@ def test_what_is_not_known_is_asked() -> None:
         (None, ("GPU_SKU:V100_SXM2", "GPU_MEM:32GB"), "v100-sxm2-32gb"),
     ],
 )
-def test_types_and_features_name_a_gpu(kind: str | None, features: tuple[str, ...], first: str) -> None:
+def test_types_and_features_name_a_gpu(
+    kind: str | None, features: tuple[str, ...], first: str
+) -> None:
     found = guess.candidates(kind, features, CATALOGUE)
     assert found[0].replace("sxm4", "pcie") == first.replace("sxm4", "pcie")
     if "sxm" in first:
@@ -102,7 +109,11 @@ def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> Non
     site, text = discovered()
     unknown = ["node x1: has 2 of gpu:frontier_x, the file says 0"]
     assert comparison.differences(site, CLUSTER) == unknown
-    changed = text.replace('"a100" = 4', '"a100" = 3').replace('"ib"]', '"ib", "nvlink"]').replace("UNLIMITED", "1:00")
+    changed = (
+        text.replace('"a100" = 4', '"a100" = 3')
+        .replace('"ib"]', '"ib", "nvlink"]')
+        .replace("UNLIMITED", "1:00")
+    )
     told = comparison.differences(Site.model_validate(tomllib.loads(changed)), CLUSTER)
     assert "node g1: has 4 of gpu:a100, the file says 3" in told
     assert "node g2: lacks the features nvlink" in told
@@ -111,7 +122,9 @@ def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> Non
 
 def taken_by(refuses: Callable[[str], bool]) -> Callable[[GpuKind, str], Accepted]:
     """Stand for a cluster that refuses some requests, each written as one line."""
-    return lambda kind, _: find(kind, lambda words: "no such thing here" if refuses(" ".join(words)) else None)
+    return lambda kind, _: find(
+        kind, lambda words: "no such thing here" if refuses(" ".join(words)) else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,18 +134,29 @@ def taken_by(refuses: Callable[[str], bool]) -> Callable[[GpuKind, str], Accepte
         (lambda line: "--gpus" not in line, Accepted(OPTIONS[1:])),
         (lambda line: "a100:1" in line, Accepted(OPTIONS, "constraint")),
         (lambda line: "--mem-per-cpu" not in line, Accepted(OPTIONS, "type", "mem-per-cpu")),
-        (lambda line: "--gres" not in line or "--mem=" not in line, Accepted(OPTIONS[:1], "type", "mem")),
+        (
+            lambda line: "--gres" not in line or "--mem=" not in line,
+            Accepted(OPTIONS[:1], "type", "mem"),
+        ),
         (lambda _: True, Accepted(())),
     ],
 )
-def test_the_spellings_that_are_taken_are_found(refuses: Callable[[str], bool], taken: Accepted) -> None:
+def test_the_spellings_that_are_taken_are_found(
+    refuses: Callable[[str], bool], taken: Accepted
+) -> None:
     found = taken_by(refuses)(GpuKind("a100", "a100", None), "gpu")
-    assert (found.options, found.by, found.memory) == ([*taken.options] or (), taken.by, taken.memory)
+    assert (found.options, found.by, found.memory) == (
+        [*taken.options] or (),
+        taken.by,
+        taken.memory,
+    )
     assert set(found.refused) == set(OPTIONS) - set(taken.options)
 
 
 def test_a_dialect_is_written_as_it_was_found_and_asked_after() -> None:
-    site, text = discovered(ask=taken_by(lambda line: "--gpus" in line or "--mem=" not in line or "a100:" in line))
+    site, text = discovered(
+        ask=taken_by(lambda line: "--gpus" in line or "--mem=" not in line or "a100:" in line)
+    )
     assert (site.dialect.options, site.dialect.select) == (("gres",), "constraint")
     assert (site.dialect.host_memory_option, site.dialect.host_memory_mib) == ("mem", 32000)
     assert site.option["a100"].constraint == "a100"
@@ -148,10 +172,13 @@ def test_a_dialect_is_written_as_it_was_found_and_asked_after() -> None:
 
 def test_gpus_that_only_a_resource_tells_apart() -> None:
     nodes = (
-        "NodeName=v1 CPUTot=32 AvailableFeatures=(null) Gres=gpu:4,VramPerGpu:24G RealMemory=256000 Partitions=gpu\n"
+        "NodeName=v1 CPUTot=32 AvailableFeatures=(null) Gres=gpu:4,VramPerGpu:24G "
+        "RealMemory=256000 Partitions=gpu\n"
     )
     asked: list[GpuKind] = []
-    site, text = discovered(live.parse(CONFIG, nodes, PARTITIONS), lambda kind, _: asked.append(kind) or Accepted())
+    site, text = discovered(
+        live.parse(CONFIG, nodes, PARTITIONS), lambda kind, _: asked.append(kind) or Accepted()
+    )
     option = site.option["VramPerGpu-24G"]
     assert (option.gpu, option.type, option.gres) == ("l4", None, "VramPerGpu:24G")
     assert "is it a10g, a10, rtx-4090, rtx-3090, a30 instead?" in text

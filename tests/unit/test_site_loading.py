@@ -13,9 +13,13 @@ EXAMPLE = (resources.tree("site-config") / "example.toml").read_text(encoding="u
 
 def test_all_that_is_wrong_is_said_at_once_of_the_schema_and_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
-    text = EXAMPLE.replace("cost = 1.0", "cost = 'dear'", 1).replace("gpus = { l4 = 4 }", "gpus = { l40 = 4 }")
+    text = EXAMPLE.replace("cost = 1.0", "cost = 'dear'", 1).replace(
+        "gpus = { l4 = 4 }", "gpus = { l40 = 4 }"
+    )
     text = (
-        text.replace("cpus = 32\n", "", 1).replace("[option.h200]", '[option."h:200"]').replace("[policy]", "[polcy]")
+        text.replace("cpus = 32\n", "", 1)
+        .replace("[option.h200]", '[option."h:200"]')
+        .replace("[policy]", "[polcy]")
     )
     file.write_text(text)
     site, problems = loading.examine(file)
@@ -35,25 +39,54 @@ def test_all_that_is_wrong_is_said_at_once_of_the_schema_and_beside_it(tmp_path:
 
 def test_the_example_is_valid() -> None:
     site = loading.load_site(resources.tree("site-config") / "example.toml")
-    assert set(loading.option_gpus(site, loading.load_catalogue())) == {"l4", "a100_40", "a100_80", "h200"}
+    assert set(loading.option_gpus(site, loading.load_catalogue())) == {
+        "l4",
+        "a100_40",
+        "a100_80",
+        "h200",
+    }
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
         ("schema_version = 1", "schema_version = 2", "schema_version"),
-        ("keep_type = false", "keep_typ = false", "policy.keep_typ: no such key; there are rewrite, keep_type, order"),
+        (
+            "keep_type = false",
+            "keep_typ = false",
+            "policy.keep_typ: no such key; there are rewrite, keep_type, order",
+        ),
         ("cost = 1.0", "cost = 0", "option.l4.cost"),
         ("gpus = { l4 = 4 }", "gpus = { l40 = 4 }", "gpus names 'l40', which is not an option"),
         ('partitions = ["cpu"]', "", "partition"),
         ("[partition.cpu]", "[partition.cpu]\ndefault = true", "more than one partition"),
-        ('type = "l4"\nconstraint = "gpu_mem_24g"\n', "", "needs a GRES type, a constraint, or a gres"),
+        (
+            'type = "l4"\nconstraint = "gpu_mem_24g"\n',
+            "",
+            "needs a GRES type, a constraint, or a gres",
+        ),
         ("[policy]", "[policy", "not TOML"),
-        ('type = "a100_80"', 'type = "a100_40"', "option.a100_40 and option.a100_80 have one type and different GPUs"),
+        (
+            'type = "a100_80"',
+            'type = "a100_40"',
+            "option.a100_40 and option.a100_80 have one type and different GPUs",
+        ),
         ('type = "l4"\n', "both = true\n", "both = true needs a type and a constraint"),
-        ("cost = 1.0", "cots = 1.0", "option.l4.cots: no such key; there are gpu, type, constraint, both, gres, cost"),
-        ("memory_mib = 128000", "mem = 128000", "nodes.0.mem: no such key; there are names, cpus, memory_mib"),
-        ("[policy]", "[filter]\nmode = 'on'\n[policy]", "filter.mode: Input should be 'off', 'advise' or 'rewrite'"),
+        (
+            "cost = 1.0",
+            "cots = 1.0",
+            "option.l4.cots: no such key; there are gpu, type, constraint, both, gres, cost",
+        ),
+        (
+            "memory_mib = 128000",
+            "mem = 128000",
+            "nodes.0.mem: no such key; there are names, cpus, memory_mib",
+        ),
+        (
+            "[policy]",
+            "[filter]\nmode = 'on'\n[policy]",
+            "filter.mode: Input should be 'off', 'advise' or 'rewrite'",
+        ),
         ('names = "c1"', 'names = "l2"', "nodes l2: names: l2 is in nodes l[1-2], too"),
         ('names = "c1"', 'names = "c[1-"', "nodes c[1-: names: 'c[1-' is no host list"),
         ('max_time = "7-00:00:00"', 'max_time = "a week"', "partition.cpu.max_time"),
@@ -78,7 +111,11 @@ def test_the_example_is_valid() -> None:
             "[dialect]\noptions = ['gres', 'gpu']\n[policy]",
             "dialect.options.1: Input should be 'gres', 'gpus'",
         ),
-        ("[policy]", "[dialect]\noptions = ['gpus-per-socket']\n[policy]", "dialect.options: the first one is written"),
+        (
+            "[policy]",
+            "[dialect]\noptions = ['gpus-per-socket']\n[policy]",
+            "dialect.options: the first one is written",
+        ),
         (
             "[policy]",
             "[dialect]\nhost_memory_mib = 99999\n[policy]",
@@ -90,9 +127,21 @@ def test_the_example_is_valid() -> None:
             "[filter]\npartitions = ['gqu']\n[policy]",
             "filter.partitions: 'gqu' is not a partition; there are",
         ),
-        ("[policy]", "[policy]\nmost_bytes = 1\nleast_bytes = 2", "policy.most_bytes is less than policy.least_bytes"),
-        ("[policy]", "[policy]\norder = 'price'", "policy.order: Input should be 'cost', 'memory' or 'start'"),
-        ("cost = 1.0", "cost = 1.0\nshare = {kind='shard', of='h200', per_gpu=4}", "share.of = 'h200': not an option"),
+        (
+            "[policy]",
+            "[policy]\nmost_bytes = 1\nleast_bytes = 2",
+            "policy.most_bytes is less than policy.least_bytes",
+        ),
+        (
+            "[policy]",
+            "[policy]\norder = 'price'",
+            "policy.order: Input should be 'cost', 'memory' or 'start'",
+        ),
+        (
+            "cost = 1.0",
+            "cost = 1.0\nshare = {kind='shard', of='h200', per_gpu=4}",
+            "share.of = 'h200': not an option",
+        ),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, told: str) -> None:
@@ -108,7 +157,9 @@ def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, told: str) -> No
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     text = EXAMPLE.replace('names = "b1"', 'names = "a1"').replace('names = "c1"', 'names = "["')
-    file.write_text(text.replace("{ h200 = 4 }", "{ h20 = 4 }").replace('["cpu"]', '["cqu"]'), encoding="utf-8")
+    file.write_text(
+        text.replace("{ h200 = 4 }", "{ h20 = 4 }").replace('["cpu"]', '["cqu"]'), encoding="utf-8"
+    )
     site, problems = loading.examine(file)
     assert site is not None
     assert [line.split(":")[0] for line in problems] == [

@@ -1,4 +1,5 @@
-"""What is discovered of a cluster is that cluster: a lab of the site file that was found is found to be the same."""
+"""What is discovered of a cluster is that cluster: a lab of the site file that was found is found
+to be the same."""
 
 import tomllib
 from pathlib import Path
@@ -21,8 +22,10 @@ EXAMPLES = [EXAMPLE_SITE, *sorted((EXAMPLE_SITE.parent / "examples").glob("*.tom
 def lab_of(site: Site) -> live.Cluster:
     """Return what scontrol would say of the lab of a site."""
     nodes = [
-        f"NodeName={node.name} CPUTot={node.cpus} AvailableFeatures={','.join(node.features) or '(null)'}"
-        f" Gres={node.gres or '(null)'} RealMemory={node.memory_mib} Partitions={','.join(group.partitions)}"
+        f"NodeName={node.name} CPUTot={node.cpus} "
+        f"AvailableFeatures={','.join(node.features) or '(null)'}"
+        f" Gres={node.gres or '(null)'} RealMemory={node.memory_mib} "
+        f"Partitions={','.join(group.partitions)}"
         for group in site.nodes
         for node in (settings._node(site, group, name, {}) for name in hostlist.expand(group.names))
     ]
@@ -42,19 +45,26 @@ def discovered(cluster: live.Cluster) -> tuple[Site, str]:
 def test_discover_check_lab_and_discover_again_is_the_same(example: Path) -> None:
     cluster = lab_of(load_site(example))
     found, text = discovered(cluster)
-    assert [*problems(found), *unknown_gpus(found, CATALOGUE), *comparison.differences(found, cluster)] == []
+    assert [
+        *problems(found),
+        *unknown_gpus(found, CATALOGUE),
+        *comparison.differences(found, cluster),
+    ] == []
     assert lab_of(found) == cluster
     assert discovered(lab_of(found))[1] == text
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_what_is_discovered_offers_what_the_example_does(example: Path) -> None:
-    """Of a model that the cluster does not tell, the one with the least memory stands there, and a question."""
+    """Of a model that the cluster does not tell, the one with the least memory stands there, and a
+    question."""
     site = load_site(example)
     found, _ = discovered(lab_of(site))
 
     def offered(site: Site) -> list[tuple[str, str, int]]:
-        options = [(o.type or "", o.share.kind if o.share else "", o.gpu) for o in site.option.values()]
+        options = [
+            (o.type or "", o.share.kind if o.share else "", o.gpu) for o in site.option.values()
+        ]
         return sorted((kind, share, CATALOGUE[gpu].total_bytes) for kind, share, gpu in options)
 
     for ours, theirs in zip(offered(found), offered(site), strict=True):
@@ -63,7 +73,12 @@ def test_what_is_discovered_offers_what_the_example_does(example: Path) -> None:
 
 
 def test_two_memories_of_one_type_are_told_apart_by_the_feature_that_only_one_has() -> None:
-    found, text = discovered(lab_of(load_site(EXAMPLE_SITE.parent / "examples" / "one-type-two-memories.toml")))
-    told = {name: (option.gpu[:4], option.constraint, option.both) for name, option in found.option.items()}
+    found, text = discovered(
+        lab_of(load_site(EXAMPLE_SITE.parent / "examples" / "one-type-two-memories.toml"))
+    )
+    told = {
+        name: (option.gpu[:4], option.constraint, option.both)
+        for name, option in found.option.items()
+    }
     assert told == {"a100": ("a100", "hbm40g", True), "a100-80gb": ("a100", "hbm80g", True)}
     assert text.count("instead?") == 2

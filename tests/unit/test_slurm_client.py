@@ -1,4 +1,5 @@
-"""Finding the real sbatch and the script, running Slurm's commands, and steps in a script's body."""
+"""Finding the real sbatch and the script, running Slurm's commands, and steps in a script's
+body."""
 
 import sys
 from pathlib import Path
@@ -18,7 +19,10 @@ def program(path: Path, text: str) -> Path:
 
 
 def test_the_real_sbatch_is_found_behind_our_own(tmp_path: Path) -> None:
-    program(tmp_path / "ours" / "sbatch", "#!/usr/bin/python3\nfrom xmem_slurm.cli.xsbatch import main\n")
+    program(
+        tmp_path / "ours" / "sbatch",
+        "#!/usr/bin/python3\nfrom xmem_slurm.cli.xsbatch import main\n",
+    )
     (tmp_path / "odd" / "sbatch").mkdir(parents=True)
     real = program(tmp_path / "real" / "sbatch", "#!/bin/sh\n")
     path = ":".join(str(tmp_path / name) for name in ("missing", "ours", "odd", "real"))
@@ -37,7 +41,9 @@ def test_no_sbatch_at_all(tmp_path: Path) -> None:
         client.find_sbatch({"PATH": str(tmp_path)})
 
 
-def test_the_script_is_looked_for_where_sbatch_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_is_looked_for_where_sbatch_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for place in ("here.sh", "sub/here.sh", "sub/only.sh", "path/tool.sh"):
         program(tmp_path / place, "#!/bin/sh\n")
@@ -61,7 +67,10 @@ def test_the_script_is_looked_for_where_sbatch_looks(tmp_path: Path, monkeypatch
 def test_a_command_that_fails_is_quoted() -> None:
     assert client.run([sys.executable, "-c", "print('fine')"], 30) == "fine\n"
     with pytest.raises(SlurmError, match=r"ended with 3: one \| two"):
-        client.run([sys.executable, "-c", "import sys; sys.stderr.write('one\\n\\n two\\n'); sys.exit(3)"], 30)
+        client.run(
+            [sys.executable, "-c", "import sys; sys.stderr.write('one\\n\\n two\\n'); sys.exit(3)"],
+            30,
+        )
     with pytest.raises(SlurmError, match=r"no answer within 0\.2 s"):
         client.run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
     with pytest.raises(SlurmError, match="No such file"):

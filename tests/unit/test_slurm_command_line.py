@@ -37,7 +37,9 @@ def options(*argv: str) -> list[tuple[str, str | None]]:
         (["--comment=", "x"], [("comment", "")]),
     ],
 )
-def test_reads_options_as_getopt_does(argv: list[str], expected: list[tuple[str, str | None]]) -> None:
+def test_reads_options_as_getopt_does(
+    argv: list[str], expected: list[tuple[str, str | None]]
+) -> None:
     assert options(*argv) == expected
 
 
@@ -54,7 +56,11 @@ def test_an_abbreviation_keeps_its_older_meaning_when_a_newer_option_begins_alik
 
 def test_options_end_at_the_script_and_the_rest_is_the_scripts_own() -> None:
     line = split_command_line(["-N1", "job.sh", "--mem=1", "-x"])
-    assert (line.script, line.script_arguments, line.has("mem")) == ("job.sh", ("--mem=1", "-x"), False)
+    assert (line.script, line.script_arguments, line.has("mem")) == (
+        "job.sh",
+        ("--mem=1", "-x"),
+        False,
+    )
 
 
 def test_two_dashes_end_the_options() -> None:
@@ -85,7 +91,10 @@ def test_sbatch_takes_colons_out_of_the_scripts_arguments() -> None:
 
 def test_unknown_options_are_kept_and_named() -> None:
     line = split_command_line(["--brand-new=3", "--other", "job.sh"])
-    assert [(o.typed, o.value) for o in line.occurrences] == [("--brand-new", "3"), ("--other", None)]
+    assert [(o.typed, o.value) for o in line.occurrences] == [
+        ("--brand-new", "3"),
+        ("--other", None),
+    ]
     assert line.unknown == ("--other",)
 
 
@@ -97,7 +106,19 @@ def test_an_option_of_a_plugin_can_be_made_known() -> None:
 
 
 def test_sruns_options_are_skipped_to_find_the_command() -> None:
-    words = ["-n", "2", "--gres=gpu:1", "-l", "--mpi=pmix", "-W", "3", "--pty", "python", "-u", "train.py"]
+    words = [
+        "-n",
+        "2",
+        "--gres=gpu:1",
+        "-l",
+        "--mpi=pmix",
+        "-W",
+        "3",
+        "--pty",
+        "python",
+        "-u",
+        "train.py",
+    ]
     _, stop = scan(words, srun_table())
     assert words[stop:] == ["python", "-u", "train.py"]
 
@@ -111,16 +132,18 @@ def test_the_table_is_sound() -> None:
     assert all(option.alias_of in ("", *names) for option in SBATCH.options)
 
 
-word = st.sampled_from(["-N1", "-N", "--gres", "--gres=x", ":", "--", "-", "job.sh", "-HC", "--wrap=x", "--nope", "-"])
+word = st.sampled_from(
+    ["-N1", "-N", "--gres", "--gres=x", ":", "--", "-", "job.sh", "-HC", "--wrap=x", "--nope", "-"]
+)
 
 
 @given(st.lists(st.one_of(word, st.text()), max_size=8))
 def test_positions_point_at_what_was_typed(argv: list[str]) -> None:
     line = split_command_line(argv)
     for occurrence in line.occurrences:
-        assert line.argv[occurrence.at][occurrence.start :].startswith(occurrence.typed.lstrip("-")[:1] or "-") or (
-            occurrence.start == 0 and line.argv[occurrence.at].startswith(occurrence.typed)
-        )
+        assert line.argv[occurrence.at][occurrence.start :].startswith(
+            occurrence.typed.lstrip("-")[:1] or "-"
+        ) or (occurrence.start == 0 and line.argv[occurrence.at].startswith(occurrence.typed))
         if occurrence.value is not None:
             assert line.argv[occurrence.value_at][occurrence.value_start :] == occurrence.value
 
@@ -130,5 +153,9 @@ def test_reading_a_command_line_needs_no_heavy_import() -> None:
         "import sys; before = set(sys.modules); import xmem_slurm.slurm.command_line;"
         "print(*sorted({m.partition('.')[0] for m in set(sys.modules) - before}))"
     )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"dataclasses", "inspect", "argparse", "pydantic", "typer", "rich", "jinja2"} & set(loaded)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"dataclasses", "inspect", "argparse", "pydantic", "typer", "rich", "jinja2"} & set(
+        loaded
+    )

@@ -49,7 +49,9 @@ def test_in_the_environment() -> None:
 def test_in_the_script() -> None:
     before = job("job.sh", b"#SBATCH --gres=gpu:7 -N2 # x\n#SBATCH -Ca\ntrue\n")
     after = edited(before, *type_edits(before.request, "h200"), Edit("constraint", "a&b"))
-    assert after == before.but(script=HEAD + b"#SBATCH --gres=gpu:h200:7 -N2 # x\n#SBATCH -Ca&b\ntrue\n")
+    assert after == before.but(
+        script=HEAD + b"#SBATCH --gres=gpu:h200:7 -N2 # x\n#SBATCH -Ca&b\ntrue\n"
+    )
 
 
 def test_every_gpu_option_gets_the_type() -> None:
@@ -62,7 +64,10 @@ def test_every_gpu_option_gets_the_type() -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (job("job.sh", b"#SBATCH -N1\ntrue\n"), job("job.sh", b"#SBATCH -N1\n#SBATCH --constraint=f\ntrue\n")),
+        (
+            job("job.sh", b"#SBATCH -N1\ntrue\n"),
+            job("job.sh", b"#SBATCH -N1\n#SBATCH --constraint=f\ntrue\n"),
+        ),
         (job("", b"true\n"), job("", b"#SBATCH --constraint=f\ntrue\n")),
         (job("-N1 --wrap=true", None), job("--constraint=f -N1 --wrap=true", None)),
         (job("-N1 -- job.sh", None), job("--constraint=f -N1 -- job.sh", None)),
@@ -77,7 +82,9 @@ def test_a_script_whose_comments_do_not_begin_with_a_hash_is_left_alone() -> Non
     assert edited(before, Edit("constraint", "f")) == before.but(argv=("--constraint=f", "job.lua"))
 
 
-@pytest.mark.parametrize("shebang", [b"#!/usr/bin/env python3", b"#!/usr/bin/python3.12", b"#!/bin/sh -e"])
+@pytest.mark.parametrize(
+    "shebang", [b"#!/usr/bin/env python3", b"#!/usr/bin/python3.12", b"#!/bin/sh -e"]
+)
 def test_a_script_whose_comments_do_gets_a_line(shebang: bytes) -> None:
     after = edited(Submission(("job",), {}, shebang + b"\nx\n"), Edit("constraint", "f"))
     assert after.script == shebang + b"\n#SBATCH --constraint=f\nx\n"
@@ -94,10 +101,13 @@ def test_options_of_a_plugin_are_no_obstacle() -> None:
 
 
 def test_components_are_edited_apart() -> None:
-    before = job("job.sh", b"#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH --gres=gpu:a100:2\ntrue\n")
+    before = job(
+        "job.sh", b"#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH --gres=gpu:a100:2\ntrue\n"
+    )
     after = edited(before, Edit("gres", "gpu:h200:2", 1), Edit("constraint", "f", 0))
     assert after.script == (
-        HEAD + b"#SBATCH --gres=gpu:1\n#SBATCH --constraint=f\n#SBATCH hetjob\n#SBATCH --gres=gpu:h200:2\ntrue\n"
+        HEAD + b"#SBATCH --gres=gpu:1\n#SBATCH --constraint=f\n#SBATCH hetjob\n#SBATCH "
+        b"--gres=gpu:h200:2\ntrue\n"
     )
 
 
@@ -116,7 +126,11 @@ def test_one_place_for_two_components_is_not_edited_for_one(before: Submission) 
 
 
 def test_taking_an_option_away_uncovers_none() -> None:
-    before = job("--gres=gpu:1 -HG1 job.sh", b"#SBATCH --gres=gpu:2\n#SBATCH --gres gpu:3 -N1\n", SBATCH_GRES="gpu:4")
+    before = job(
+        "--gres=gpu:1 -HG1 job.sh",
+        b"#SBATCH --gres=gpu:2\n#SBATCH --gres gpu:3 -N1\n",
+        SBATCH_GRES="gpu:4",
+    )
     after = edited(before, Edit("gres", None))
     assert after == Submission(("-HG1", "job.sh"), {}, HEAD + b"#SBATCH -N1\n")
 
@@ -127,8 +141,14 @@ def test_lines_for_another_scheduler_are_in_the_way_of_the_script_only() -> None
         edited(job("job.sh", lines), Edit("gres", "gpu:h200:1"))
     with pytest.raises(EditError, match="#PBS"):
         edited(job("job.sh", lines), Edit("constraint", "f"))
-    assert edited(job("--gres=gpu:1 job.sh", lines), Edit("gres", "gpu:2")).argv == ("--gres=gpu:2", "job.sh")
-    assert edited(job("--ignore-pbs job.sh", lines), Edit("gres", "gpu:2")).request.value("gres") == "gpu:2"
+    assert edited(job("--gres=gpu:1 job.sh", lines), Edit("gres", "gpu:2")).argv == (
+        "--gres=gpu:2",
+        "job.sh",
+    )
+    assert (
+        edited(job("--ignore-pbs job.sh", lines), Edit("gres", "gpu:2")).request.value("gres")
+        == "gpu:2"
+    )
 
 
 def test_a_component_that_is_not_there() -> None:
@@ -149,7 +169,16 @@ def test_options_are_taken_off_the_command_line() -> None:
 
 
 set_somewhere = st.sampled_from(
-    ["--gres=gpu:1", "--gres gpu:a100:2", "-G2", "-Ca", "-HC b", "--mem=1G", "-N2", "--gpus-per-n=1"]
+    [
+        "--gres=gpu:1",
+        "--gres gpu:a100:2",
+        "-G2",
+        "-Ca",
+        "-HC b",
+        "--mem=1G",
+        "-N2",
+        "--gpus-per-n=1",
+    ]
 )
 places = st.lists(set_somewhere, max_size=3)
 edits = st.lists(
@@ -165,14 +194,26 @@ edits = st.lists(
 
 
 @given(
-    places, places, places, st.dictionaries(st.sampled_from(["SBATCH_GRES", "SBATCH_CONSTRAINT"]), st.just("x")), edits
+    places,
+    places,
+    places,
+    st.dictionaries(st.sampled_from(["SBATCH_GRES", "SBATCH_CONSTRAINT"]), st.just("x")),
+    edits,
 )
 def test_an_edit_does_what_it_says_or_refuses(
-    line: list[str], first: list[str], second: list[str], environ: dict[str, str], wanted: list[Edit]
+    line: list[str],
+    first: list[str],
+    second: list[str],
+    environ: dict[str, str],
+    wanted: list[Edit],
 ) -> None:
-    script = f"#!/bin/sh\n#SBATCH {' '.join(first)}\n#SBATCH hetjob\n#SBATCH {' '.join(second)}\ntrue\n"
+    script = (
+        f"#!/bin/sh\n#SBATCH {' '.join(first)}\n#SBATCH hetjob\n#SBATCH {' '.join(second)}\ntrue\n"
+    )
     before = Submission((*" ".join(line).split(), "job.sh"), environ, script.encode())
-    expected = [{n: s.value for n, s in part.settings.items()} for part in before.request.components]
+    expected = [
+        {n: s.value for n, s in part.settings.items()} for part in before.request.components
+    ]
     for edit in wanted:
         if edit.value is None:
             expected[edit.component].pop(edit.name, None)
@@ -183,7 +224,9 @@ def test_an_edit_does_what_it_says_or_refuses(
     except UsageError:
         assert wanted
         return
-    assert [{n: s.value for n, s in part.settings.items()} for part in after.request.components] == expected
+    assert [
+        {n: s.value for n, s in part.settings.items()} for part in after.request.components
+    ] == expected
     if not wanted:
         assert after == before
 
@@ -198,4 +241,6 @@ def test_a_flag_is_added_and_stays_where_it_is_set() -> None:
 def test_a_value_carried_from_the_component_before_is_not_changed_there() -> None:
     before = job(lines=b"#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -t1\n")
     after = edited(before, Edit("job-name", "b", 1))
-    assert after.script == HEAD + b"#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -t1\n#SBATCH --job-name=b\n"
+    assert (
+        after.script == HEAD + b"#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -t1\n#SBATCH --job-name=b\n"
+    )

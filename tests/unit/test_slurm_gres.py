@@ -16,7 +16,10 @@ from xmem_slurm.slurm.gres import GresError
         ("gpu:a100", [("gpu", "a100", 1)]),
         ("gpu:a100:2", [("gpu", "a100", 2)]),
         ("gpu:1g.10gb:7", [("gpu", "1g.10gb", 7)]),
-        ("gpu:a100:2,gpu:h200:1,shard:4", [("gpu", "a100", 2), ("gpu", "h200", 1), ("shard", None, 4)]),
+        (
+            "gpu:a100:2,gpu:h200:1,shard:4",
+            [("gpu", "a100", 2), ("gpu", "h200", 1), ("shard", None, 4)],
+        ),
         ("mps:50", [("mps", None, 50)]),
         ("craynetwork:2K", [("craynetwork", None, 2048)]),
         ("gpu:1(S:0)", [("gpu", None, 1)]),
@@ -85,7 +88,8 @@ def test_several_types_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mebibytes"), [("16G", 16384), ("16384", 16384), ("0", 0), ("1025K", 2), ("2t", 2 << 20), ("8GB", 8192)]
+    ("text", "mebibytes"),
+    [("16G", 16384), ("16384", 16384), ("0", 0), ("1025K", 2), ("2t", 2 << 20), ("8GB", 8192)],
 )
 def test_memory_sizes(text: str, mebibytes: int) -> None:
     assert gres.parse_memory(text) == mebibytes << 20

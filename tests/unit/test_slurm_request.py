@@ -12,7 +12,9 @@ HEAD = "#!/bin/bash\n"
 
 
 def request(argv: str, environ: dict[str, str] | None = None, lines: str = "") -> Request:
-    return merge(split_command_line(argv.split()), environ or {}, parse((HEAD + lines + "true\n").encode()))
+    return merge(
+        split_command_line(argv.split()), environ or {}, parse((HEAD + lines + "true\n").encode())
+    )
 
 
 def test_command_line_beats_environment_beats_script() -> None:
@@ -20,7 +22,12 @@ def test_command_line_beats_environment_beats_script() -> None:
     for merged, value, source, where in [
         (request("job.sh", None, lines), "gpu:1", Source.SCRIPT, "line 2 of the script"),
         (request("job.sh", environ, lines), "gpu:2", Source.ENVIRONMENT, "SBATCH_GRES"),
-        (request("--gres=gpu:3 job.sh", environ, lines), "gpu:3", Source.COMMAND_LINE, "--gres on the command line"),
+        (
+            request("--gres=gpu:3 job.sh", environ, lines),
+            "gpu:3",
+            Source.COMMAND_LINE,
+            "--gres on the command line",
+        ),
     ]:
         setting = merged.settings["gres"]
         assert (setting.value, setting.source, setting.where) == (value, source, where)
@@ -30,12 +37,16 @@ def test_the_last_one_wins_within_a_source() -> None:
     assert request("-C a -C b job.sh").constraint == "b"
     assert request("job.sh", None, "#SBATCH -Ca\n#SBATCH --constraint=b\n").constraint == "b"
     assert (
-        request("job.sh", {"SLURM_HINT": "nomultithread", "SBATCH_HINT": "compute_bound"}).value("hint")
+        request("job.sh", {"SLURM_HINT": "nomultithread", "SBATCH_HINT": "compute_bound"}).value(
+            "hint"
+        )
         == "compute_bound"
     )
 
 
-@pytest.mark.parametrize(("value", "there"), [("", True), ("yes", True), ("1", True), ("no", False), ("0", False)])
+@pytest.mark.parametrize(
+    ("value", "there"), [("", True), ("yes", True), ("1", True), ("no", False), ("0", False)]
+)
 def test_a_flags_variable_can_take_the_flag_away(value: str, there: bool) -> None:
     merged = request("job.sh", {"SBATCH_OVERCOMMIT": value}, "#SBATCH --overcommit\n")
     assert ("overcommit" in merged.settings) is there
@@ -90,9 +101,15 @@ def test_how_many_gpus(argv: str, per_node: int | None, total: int | None) -> No
         ("", 1, 1, 1),
     ],
 )
-def test_how_many_tasks_and_cpus(argv: str, ntasks: int, tasks_per_node: int, cpus_per_node: int) -> None:
+def test_how_many_tasks_and_cpus(
+    argv: str, ntasks: int, tasks_per_node: int, cpus_per_node: int
+) -> None:
     merged = request(argv + " job.sh")
-    assert (merged.ntasks, merged.tasks_per_node, merged.cpus_per_node) == (ntasks, tasks_per_node, cpus_per_node)
+    assert (merged.ntasks, merged.tasks_per_node, merged.cpus_per_node) == (
+        ntasks,
+        tasks_per_node,
+        cpus_per_node,
+    )
 
 
 def test_types_and_shares() -> None:
@@ -135,7 +152,9 @@ def test_components_of_script_and_command_line() -> None:
     assert [part.job_name for part in (first, second, third)] == ["job.sh", "b", "b"]
 
 
-def test_options_that_are_carried_reach_the_first_component_from_the_second_on_the_command_line() -> None:
+def test_options_that_are_carried_reach_the_first_component_from_the_second_on_the_command_line() -> (
+    None
+):
     first, second = request("-N1 : --mem=3G -Jb -N2 job.sh").components
     assert (first.value("mem"), first.job_name, first.nodes) == ("3G", "b", 1)
     assert (second.value("mem"), second.job_name, second.nodes) == ("3G", "b", 2)
@@ -156,7 +175,11 @@ def test_foreign_lines_are_told_unless_ignored() -> None:
         ("job.sh", "#!/bin/sh\n#SBATCH --mem\n", "--mem in the script"),
         ("job.sh", "#!/bin/sh\n#SBATCH 'a\n", "line 2: the quote"),
         ("job.sh", "true\n", "does not begin"),
-        ("--mem=1 job.sh", "#!/bin/sh\n#SBATCH --mem-per-gpu=1\n", "--mem and --mem-per-gpu exclude"),
+        (
+            "--mem=1 job.sh",
+            "#!/bin/sh\n#SBATCH --mem-per-gpu=1\n",
+            "--mem and --mem-per-gpu exclude",
+        ),
         ("--wrap=x job.sh", "#!/bin/sh\n", "--wrap"),
         ("--mem", "#!/bin/sh\n", "--mem on the command line"),
     ],
@@ -169,5 +192,7 @@ def test_what_sbatch_will_refuse(argv: str, script: str, reason: str) -> None:
 
 def test_what_sbatch_will_not_refuse() -> None:
     argv = ("--mem=1", "--gres=gpu:1", "--brand-new", "job.sh")
-    assert refusal(Submission(argv, {"SBATCH_MEM_PER_CPU": "1"}, b"#!/bin/sh\n#SBATCH -N1\n")) is None
+    assert (
+        refusal(Submission(argv, {"SBATCH_MEM_PER_CPU": "1"}, b"#!/bin/sh\n#SBATCH -N1\n")) is None
+    )
     assert refusal(Submission(("job.sh",), {}, b"#!/bin/sh\n#SBATCH --container-image x\n")) is None

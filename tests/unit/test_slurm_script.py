@@ -11,7 +11,10 @@ HEAD = b"#!/bin/bash\n"
 
 
 def options(data: bytes, component: int = 0) -> list[tuple[str, str | None]]:
-    return [(d.occurrence.name, d.occurrence.value) for d in parse(data).components[component].directives]
+    return [
+        (d.occurrence.name, d.occurrence.value)
+        for d in parse(data).components[component].directives
+    ]
 
 
 @pytest.mark.parametrize(
@@ -27,8 +30,14 @@ def options(data: bytes, component: int = 0) -> list[tuple[str, str | None]]:
         (b"#SBATCH--gres=gpu:1\n", [("gres", "gpu:1")]),
         (b"#SBATCH --mem=1 # note --time=3\n", [("mem", "1")]),
         (b"#SBATCH --mem=1#c\n", [("mem", "1")]),
-        (b"#SBATCH --mem=1 -Cfoo -J two\n", [("mem", "1"), ("constraint", "foo"), ("job-name", "two")]),
-        (b"#SBATCH --job-name=\"my job\" --comment='a #b'\n", [("job-name", "my job"), ("comment", "a #b")]),
+        (
+            b"#SBATCH --mem=1 -Cfoo -J two\n",
+            [("mem", "1"), ("constraint", "foo"), ("job-name", "two")],
+        ),
+        (
+            b"#SBATCH --job-name=\"my job\" --comment='a #b'\n",
+            [("job-name", "my job"), ("comment", "a #b")],
+        ),
         (b'#SBATCH --comment=a"b c"d\n', [("comment", "ab cd")]),
         (b'#SBATCH --comment="a\\"b" -J a\\#b\n', [("comment", 'a"b'), ("job-name", "a#b")]),
         (b"#SBATCH --comment=x\\ y\n", [("comment", "x y")]),
@@ -53,7 +62,8 @@ def test_a_word_that_is_no_option_stops_the_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "reason"), [(b'#SBATCH --comment="abc\n', "line 2: the quote"), (b"#SBATCH : -N1\n", "line 2: a word")]
+    ("lines", "reason"),
+    [(b'#SBATCH --comment="abc\n', "line 2: the quote"), (b"#SBATCH : -N1\n", "line 2: a word")],
 )
 def test_what_sbatch_refuses_is_refused(lines: bytes, reason: str) -> None:
     with pytest.raises(ScriptError, match=reason):
@@ -62,7 +72,9 @@ def test_what_sbatch_refuses_is_refused(lines: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize("separator", [b"hetjob", b"packjob", b"HETJOB", b"hetjob --gres=lost"])
 def test_components(separator: bytes) -> None:
-    data = HEAD + b"#SBATCH --mem=1\n#SBATCH " + separator + b"\n#SBATCH --mem=2\n#SBATCH -N3\ntrue\n"
+    data = (
+        HEAD + b"#SBATCH --mem=1\n#SBATCH " + separator + b"\n#SBATCH --mem=2\n#SBATCH -N3\ntrue\n"
+    )
     assert options(data, 0) == [("mem", "1")]
     assert options(data, 1) == [("mem", "2"), ("nodes", "3")]
 
@@ -94,7 +106,9 @@ def test_interpreter(line: bytes, name: str) -> None:
     assert parse(line + b"\nx\n").interpreter == name
 
 
-@pytest.mark.parametrize("data", [b"", b" \n", b"true\n", HEAD + b"\0", HEAD.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize(
+    "data", [b"", b" \n", b"true\n", HEAD + b"\0", HEAD.replace(b"\n", b"\r\n")]
+)
 def test_scripts_that_sbatch_refuses_whole(data: bytes) -> None:
     assert parse(data).refusal is not None
 
@@ -115,17 +129,26 @@ def test_scripts_that_sbatch_refuses_whole(data: bytes) -> None:
 def test_a_value_is_changed_in_its_own_spelling(line: bytes, changed: bytes) -> None:
     script = parse(HEAD + b"#SBATCH -J\xff\n" + line + b"\ntrue\n")
     gres = next(d for d in script.directives if d.occurrence.name == "gres")
-    assert scripts.with_value(script, gres, "NEW").data == HEAD + b"#SBATCH -J\xff\n" + changed + b"\ntrue\n"
+    assert (
+        scripts.with_value(script, gres, "NEW").data
+        == HEAD + b"#SBATCH -J\xff\n" + changed + b"\ntrue\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         (HEAD + b"true\n", HEAD + b"#SBATCH --mem=1\ntrue\n"),
-        (HEAD + b"# a\n#SBATCH -N1\n# b\ntrue\n", HEAD + b"# a\n#SBATCH -N1\n#SBATCH --mem=1\n# b\ntrue\n"),
+        (
+            HEAD + b"# a\n#SBATCH -N1\n# b\ntrue\n",
+            HEAD + b"# a\n#SBATCH -N1\n#SBATCH --mem=1\n# b\ntrue\n",
+        ),
         (HEAD + b"#SBATCH -N1", HEAD + b"#SBATCH -N1\n#SBATCH --mem=1"),
         (HEAD[:-1], HEAD + b"#SBATCH --mem=1"),
-        (HEAD + b"#SBATCH hetjob\n#SBATCH -N1\n", HEAD + b"#SBATCH --mem=1\n#SBATCH hetjob\n#SBATCH -N1\n"),
+        (
+            HEAD + b"#SBATCH hetjob\n#SBATCH -N1\n",
+            HEAD + b"#SBATCH --mem=1\n#SBATCH hetjob\n#SBATCH -N1\n",
+        ),
     ],
 )
 def test_a_line_is_added_where_sbatch_reads_it(before: bytes, after: bytes) -> None:
@@ -153,7 +176,9 @@ def test_an_option_is_taken_away(line: bytes, left: bytes) -> None:
     assert scripts.without(script, gres).data == HEAD + left + b"true\n"
 
 
-@pytest.mark.parametrize(("line", "left"), [(b"-HCfoo", b"-H"), (b"-HC foo", b"-H"), (b"-Cfoo -H", b"-H")])
+@pytest.mark.parametrize(
+    ("line", "left"), [(b"-HCfoo", b"-H"), (b"-HC foo", b"-H"), (b"-Cfoo -H", b"-H")]
+)
 def test_one_letter_of_several_is_taken_away(line: bytes, left: bytes) -> None:
     script = parse(HEAD + b"#SBATCH " + line + b"\ntrue\n")
     constraint = next(d for d in script.directives if d.occurrence.name == "constraint")
@@ -206,9 +231,13 @@ directive_line = st.builds(
     st.sampled_from([" ", "\t", "  "]),
     st.sampled_from(["", " ", " # note", " \\"]),
 )
-header_line = st.one_of(directive_line, st.sampled_from(["", "# note", "#SBATCH hetjob", "#XMEM off", "#SBATCH"]))
+header_line = st.one_of(
+    directive_line, st.sampled_from(["", "# note", "#SBATCH hetjob", "#XMEM off", "#SBATCH"])
+)
 sound_script = st.builds(
-    lambda lines, rest: ("#!/bin/bash\n" + "\n".join(lines) + rest).encode(errors="surrogateescape"),
+    lambda lines, rest: ("#!/bin/bash\n" + "\n".join(lines) + rest).encode(
+        errors="surrogateescape"
+    ),
     st.lists(header_line, min_size=1, max_size=8),
     st.sampled_from(["", "\n", "\ntrue\n", "\n\n#SBATCH -N7\ntrue"]),
 )
@@ -220,7 +249,9 @@ def settings(script: scripts.Script) -> list[tuple[int, str, str | None]]:
 
 
 @given(sound_script, value_like, st.data())
-def test_a_changed_value_reads_back_and_nothing_else_moves(data: bytes, value: str, choice: st.DataObject) -> None:
+def test_a_changed_value_reads_back_and_nothing_else_moves(
+    data: bytes, value: str, choice: st.DataObject
+) -> None:
     script = parse(data)
     places = [at for at, d in enumerate(script.directives) if d.occurrence.value is not None]
     assume(places)
@@ -230,7 +261,9 @@ def test_a_changed_value_reads_back_and_nothing_else_moves(data: bytes, value: s
     expected[at] = (*expected[at][:2], value)
     assert settings(changed) == expected
     mine = script.directives[at].line
-    for number, (old, new) in enumerate(zip(data.split(b"\n"), changed.data.split(b"\n"), strict=True), 1):
+    for number, (old, new) in enumerate(
+        zip(data.split(b"\n"), changed.data.split(b"\n"), strict=True), 1
+    ):
         assert number == mine or old == new
 
 
@@ -239,7 +272,11 @@ def test_an_added_option_reads_back_last_and_nothing_else_moves(data: bytes, val
     script = parse(data)
     changed = scripts.with_option(script, 0, "comment", value)
     end = len(script.components[0].directives)
-    assert settings(changed) == [*settings(script)[:end], (0, "comment", value), *settings(script)[end:]]
+    assert settings(changed) == [
+        *settings(script)[:end],
+        (0, "comment", value),
+        *settings(script)[end:],
+    ]
     left = changed.data.split(b"\n")
     del left[changed.components[0].directives[-1].line - 1]
     assert b"\n".join(left).rstrip(b"\n") == data.rstrip(b"\n")

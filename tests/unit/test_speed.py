@@ -1,4 +1,5 @@
-"""The speed model that only ranks: its physics, each by one example, and what it reads of a trace and of a site."""
+"""The speed model that only ranks: its physics, each by one example, and what it reads of a trace
+and of a site."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -45,9 +46,13 @@ def test_an_instance_has_its_part_of_the_gpu_and_no_nvlink() -> None:
 
 def test_a_large_product_is_bound_by_flops_and_a_thin_one_by_its_operands() -> None:
     large = Product(8192, 8192, 8192)
-    assert speed.product_seconds(large, NODE) == pytest.approx(large.flops / (0.8 * 989e12), rel=0.1)
+    assert speed.product_seconds(large, NODE) == pytest.approx(
+        large.flops / (0.8 * 989e12), rel=0.1
+    )
     thin = Product(8, 8192, 8192)
-    assert speed.product_seconds(thin, NODE) == pytest.approx(2 * 8192 * 8192 / (0.9 * 3350e9), rel=0.01)
+    assert speed.product_seconds(thin, NODE) == pytest.approx(
+        2 * 8192 * 8192 / (0.9 * 3350e9), rel=0.01
+    )
 
 
 def test_one_tile_more_than_a_wave_takes_another() -> None:
@@ -59,13 +64,17 @@ def test_what_a_gpu_lacks_it_computes_in_fp32() -> None:
     v100 = speed.hardware("v100", CATALOGUE["v100-sxm2-16gb"])
     assert v100 is not None
     in_bf16, in_fp32 = (
-        speed.product_seconds(Product(4096, 4096, 4096, precision=each), v100) for each in ("bf16", "fp32")
+        speed.product_seconds(Product(4096, 4096, 4096, precision=each), v100)
+        for each in ("bf16", "fp32")
     )
     assert in_bf16 == in_fp32
 
 
 def test_a_small_collective_takes_its_hops_and_a_large_one_its_bytes() -> None:
-    small, large = (speed.collective_seconds(Collective("all_reduce", size, 8), NODE) for size in (1024, 1 << 34))
+    small, large = (
+        speed.collective_seconds(Collective("all_reduce", size, 8), NODE)
+        for size in (1024, 1 << 34)
+    )
     assert small == pytest.approx(8.4e-6 + 14 * 3.4e-6, rel=0.01)
     assert large == pytest.approx(2 * 7 / 8 * (1 << 34) / (0.8 * 450e9), rel=0.01)
 
@@ -100,7 +109,9 @@ def test_what_is_offloaded_goes_over_pcie() -> None:
     assert seconds(offloaded_bytes=64e9) == pytest.approx(1 / speed.LINK_SHARE)
 
 
-@pytest.mark.parametrize(("a", "b", "same"), [(1.0, 1.09, True), (1.09, 1.0, True), (1.0, 1.11, False)])
+@pytest.mark.parametrize(
+    ("a", "b", "same"), [(1.0, 1.09, True), (1.09, 1.0, True), (1.0, 1.11, False)]
+)
 def test_differences_below_a_tenth_are_ties(a: float, b: float, *, same: bool) -> None:
     assert speed.same_class(a, b) is same
 
@@ -121,7 +132,12 @@ def site(**links: float) -> Site:
             "partition": {"gpu": {"default": True}},
             "nodes": [
                 {**nodes, "names": "a[1-4]", "gpus": {"h100": 8}, "links": links},
-                {**nodes, "names": "b1", "gpus": {"h100": 4}, "links": {"network_gb_per_second": 400}},
+                {
+                    **nodes,
+                    "names": "b1",
+                    "gpus": {"h100": 4},
+                    "links": {"network_gb_per_second": 400},
+                },
             ],
         }
     )
@@ -142,7 +158,12 @@ def test_a_gpu_that_nobody_looked_up_has_no_hardware() -> None:
     assert speed.hardware("x", Gpu.model_validate(H100.model_dump() | {"speed": None})) is None
 
 
-HISTORY = [("alloc", 1, 100, 0), ("alloc", 2, 10, 0), ("alloc", 3, 7, 0), ("free_completed", 3, 7, 0)]
+HISTORY = [
+    ("alloc", 1, 100, 0),
+    ("alloc", 2, 10, 0),
+    ("alloc", 3, 7, 0),
+    ("free_completed", 3, 7, 0),
+]
 MARKS = [{"kind": "step", "allocations": 2}, {"kind": "step", "allocations": 3}]
 ROWS = [
     ["product", "bf16", 4, 5, 6, 1, 2],
@@ -168,7 +189,9 @@ def test_what_was_counted_is_read_of_a_trace(tmp_path: object) -> None:
     assert work.total_flops == 2 * 2 * 4 * 5 * 6 + 3000
     assert work.launches == 9
     assert work.offloaded_bytes == 100
-    assert work.bytes == 2 * 7 + 2 * 100 + 2 * 10, "what the step made, and what the optimizer goes through"
+    assert work.bytes == 2 * 7 + 2 * 100 + 2 * 10, (
+        "what the step made, and what the optimizer goes through"
+    )
     assert work.collectives == (
         Collective("all_reduce", 64, 16, 2, 2, speed.BACKWARD / 2),
         Collective("all_gather", 64, 16, 2, 1, 1.0),
@@ -176,7 +199,9 @@ def test_what_was_counted_is_read_of_a_trace(tmp_path: object) -> None:
     ), "ranks that wait for each other are neighbours; alone nothing is sent"
 
 
-def test_bytes_are_those_of_a_step_where_the_last_marks_have_more_between_them(tmp_path: object) -> None:
+def test_bytes_are_those_of_a_step_where_the_last_marks_have_more_between_them(
+    tmp_path: object,
+) -> None:
     """As where steps were left out of the trace."""
     history = [*HISTORY, *(("alloc", 3 + n, 7, 0) for n in range(5))]
     marks = [{"kind": "step", "allocations": number} for number in (2, 3, 4, 5, 8)]
@@ -188,7 +213,13 @@ def test_bytes_are_those_of_a_step_where_the_last_marks_have_more_between_them(t
 
 @pytest.mark.parametrize(
     "counted",
-    [None, {"launches": 0, "backwards": 0}, {"launches": 1, "backwards": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]}],
+    [
+        None,
+        {"launches": 0, "backwards": 0},
+        {"launches": 1, "backwards": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]},
+    ],
 )
-def test_nothing_is_known_without_two_steps_nor_of_graphs(counted: object, tmp_path: object) -> None:
+def test_nothing_is_known_without_two_steps_nor_of_graphs(
+    counted: object, tmp_path: object
+) -> None:
     assert speed.work_of(read(tmp_path, HISTORY, work=counted)) is None  # type: ignore[arg-type]

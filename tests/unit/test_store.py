@@ -27,7 +27,9 @@ def test_a_record_comes_back_with_its_parts(store: Store) -> None:
     assert store.read("b") is None
 
 
-@pytest.mark.parametrize("damage", [lambda whole: whole[:-1], lambda whole: whole * 2, lambda _: b"", lambda _: b"1\n"])
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-1], lambda whole: whole * 2, lambda _: b"", lambda _: b"1\n"]
+)
 def test_what_is_not_whole_is_none(store: Store, damage: "type[bytes]") -> None:
     store.write("a", {}, [b"part"])
     path = store.folder / "a"

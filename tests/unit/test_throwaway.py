@@ -30,7 +30,8 @@ def test_a_folder_that_another_start_cleared_before_it_was_held_is_made_again(
 
 
 def _made_and_left(place: Path) -> None:
-    """Be a user whose umask leaves them nothing of what they make; one folder is of before, and left by a kill."""
+    """Be a user whose umask leaves them nothing of what they make; one folder is of before, and
+    left by a kill."""
     if os.geteuid() == 0:
         os.setuid(65534)
     os.umask(0o777)

@@ -1,4 +1,5 @@
-"""What a job may have written in place of a trace: whatever it is, it is no trace, soon, and in one plain line."""
+"""What a job may have written in place of a trace: whatever it is, it is no trace, soon, and in one
+plain line."""
 
 import copy
 import gzip
@@ -31,7 +32,9 @@ def why(path: Path, **changed: object) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "link", "folder", "device", "sparse", "bomb", "nested", "lists"])
+@pytest.mark.parametrize(
+    "kind", ["FIFO", "link", "folder", "device", "sparse", "bomb", "nested", "lists"]
+)
 def test_a_file_that_is_none(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrusted, "MOST_BYTES", 1 << 20)
     monkeypatch.setattr(untrusted, "MOST_VALUES", 1000)
@@ -48,7 +51,11 @@ def test_a_file_that_is_none(kind: str, tmp_path: Path, monkeypatch: pytest.Monk
         with path.open("wb") as file:
             file.truncate(3 << 30)
     else:
-        text = {"bomb": b" " * (2 << 20), "nested": b"[" * 900 + b"]" * 900, "lists": b"[" + b"[]," * 2000 + b"[]]"}
+        text = {
+            "bomb": b" " * (2 << 20),
+            "nested": b"[" * 900 + b"]" * 900,
+            "lists": b"[" + b"[]," * 2000 + b"[]]",
+        }
         path.write_bytes(gzip.compress(text[kind]))
     with pytest.raises(NoEstimate, match=r"^[^\n]*1\.json\.gz: not a trace: [^\n]*$"):
         trace_file.read(path)
@@ -133,7 +140,13 @@ def test_text_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
     hostile = "x\nSubmitted batch job 1\r\x1b]0;title\x07\x9b2J\x7f\u202e\u2066\u2028\ud800é"
     doubt = {"code": "nccl", "detail": hostile, "count": 1}
     site = [hostile, 1, hostile, hostile]
-    changed = {"error": hostile, "argv": [hostile], "doubts": [doubt], "place": hostile, "state": hostile}
+    changed = {
+        "error": hostile,
+        "argv": [hostile],
+        "doubts": [doubt],
+        "place": hostile,
+        "state": hostile,
+    }
     changed |= {"sites": {"found": [site], "of": [0] * GPT2["events"]["action"].count("alloc")}}
     path = tmp_path / "1.json.gz"
     path.write_bytes(gzip.compress(json.dumps(GPT2 | changed).encode()))
@@ -157,7 +170,23 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield place
 
 
-HOSTILE = (-1, 0, 1 << 49, 1 << 63, 10**30, 1e308, True, None, "", "\x1b[31m", [], {}, [[]], {"a": 1}, "9" * 5000)
+HOSTILE = (
+    -1,
+    0,
+    1 << 49,
+    1 << 63,
+    10**30,
+    1e308,
+    True,
+    None,
+    "",
+    "\x1b[31m",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+    "9" * 5000,
+)
 
 
 @pytest.mark.parametrize(("name", "original"), [("1.json.gz", GPT2), ("1.profile.gz", PROFILE)])
@@ -179,7 +208,10 @@ def test_one_value_of_a_file_changed_is_still_a_trace_or_none(
         try:
             for line in estimate(runner.read(tmp_path), "h200", GPU).reasons:
                 assert line.isprintable()
-        except (NoEstimate, UsageError) as error:  # the latter: allocator settings that torch refuses
+        except (
+            NoEstimate,
+            UsageError,
+        ) as error:  # the latter: allocator settings that torch refuses
             said.append(str(error))
     assert 5 < len(said) < 40
     assert all(map(str.isprintable, said))
@@ -187,12 +219,16 @@ def test_one_value_of_a_file_changed_is_still_a_trace_or_none(
 
 def test_a_profile_whose_operators_hold_themselves(tmp_path: Path) -> None:
     path = tmp_path / "1.profile.gz"
-    path.write_bytes(gzip.compress(json.dumps(PROFILE | {"rows": [["o", 0, "x", [], []]]}).encode()))
+    path.write_bytes(
+        gzip.compress(json.dumps(PROFILE | {"rows": [["o", 0, "x", [], []]]}).encode())
+    )
     with pytest.raises(NoEstimate, match="not a profile"):
         recording.read(path)
 
 
 def test_notes_of_files_that_are_none(tmp_path: Path) -> None:
     log = tmp_path / "files.log"
-    log.write_bytes(b"R 5 7 /a\nb\0R x y z\0\0R 1 \0Z 1 1 /x\0R 99999999999999999999 1 /x\0D 1 2 /c\0cut")
+    log.write_bytes(
+        b"R 5 7 /a\nb\0R x y z\0\0R 1 \0Z 1 1 /x\0R 99999999999999999999 1 /x\0D 1 2 /c\0cut"
+    )
     assert [each.kind for each in trace_file.read_files(log)] == ["R", "T", "T", "T", "T", "T", "D"]

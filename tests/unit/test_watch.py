@@ -30,7 +30,9 @@ input()
 def child(code: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
     """Run a program that says each time how far it is, and goes on when it is told to."""
     argv = [sys.executable, "-c", code, *map(str, arguments)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -45,7 +47,8 @@ def step(process: "subprocess.Popen[str]", word: str) -> int:
 
 
 def test_pages_of_files_count_where_they_are_locked(tmp_path: Path) -> None:
-    """They cannot go where memory is short; sites for MPI let everybody lock as much as they like."""
+    """They cannot go where memory is short; sites for MPI let everybody lock as much as they
+    like."""
     (tmp_path / "file").write_bytes(bytes(SIZE))
     with child(LOCK.replace("SIZE", str(SIZE)), tmp_path / "file") as process:
         before = step(process, "ready")

@@ -39,7 +39,13 @@ def run(*argv: str, stdin: str = "", **environ: str) -> tuple[int, str, str]:
 def test_options_variables_and_what_is_left_for_sbatch() -> None:
     argv, wishes, complaints = parse(
         ["-N1", "--xmem-budget", "9", "--xmem-off", "--xmem-dry-run=no", "job.sh", "--xmem-nope"],
-        {"XMEM_DRY_RUN": "1", "XMEM_BUDGET": "30", "XMEM_SITE": "s", "XMEM_REPORT": "", "XMEM_FRESH": "0"},
+        {
+            "XMEM_DRY_RUN": "1",
+            "XMEM_BUDGET": "30",
+            "XMEM_SITE": "s",
+            "XMEM_REPORT": "",
+            "XMEM_FRESH": "0",
+        },
     )
     assert argv == ("-N1", "job.sh", "--xmem-nope")
     assert wishes.given == ("budget", "dry-run", "fresh", "off", "site")
@@ -80,8 +86,14 @@ def test_a_wrong_variable_never_costs_a_submission(variable: str, wrong: str) ->
         (["--xmem-site"], "--xmem-site: a value is missing"),
         (["--xmem-nope"], "--xmem-nope: no such option; there are --xmem-dry-run, "),
         (["--xmem-buget=3"], "--xmem-buget: no such option; did you mean --xmem-budget?"),
-        (["--xmem-site=/no/such"], "--xmem-site=/no/such: there is no such file, or it is not yours to read"),
-        (["--xmem-html=/no/such/a.html"], "--xmem-html=/no/such/a.html: there is no folder /no/such"),
+        (
+            ["--xmem-site=/no/such"],
+            "--xmem-site=/no/such: there is no such file, or it is not yours to read",
+        ),
+        (
+            ["--xmem-html=/no/such/a.html"],
+            "--xmem-html=/no/such/a.html: there is no folder /no/such",
+        ),
         (["--xmem-report", "/tmp"], "--xmem-report=/tmp: is a folder"),
     ],
 )
@@ -94,7 +106,11 @@ def test_a_wrong_option_is_refused_before_anything_is_submitted(argv: list[str],
 
 def test_a_wrong_word_in_the_script_is_told() -> None:
     script = "#!/bin/sh\n#XMEM keep_type off\n#SBATCH --gres=gpu:1\ntrue\n"
-    assert run("-n1", stdin=script) == (0, "-n1\n", "xsbatch: line 2 of the script: #XMEM keep_type: no such word\n")
+    assert run("-n1", stdin=script) == (
+        0,
+        "-n1\n",
+        "xsbatch: line 2 of the script: #XMEM keep_type: no such word\n",
+    )
 
 
 def test_what_sbatch_translates_goes_as_written() -> None:
@@ -102,7 +118,9 @@ def test_what_sbatch_translates_goes_as_written() -> None:
     script = "#!/bin/sh\n#SBATCH --gres=gpu:1 -N1\n#PBS -l nodes=2\n"
     code, out, err = run("-n1", stdin=script)
     assert (code, out) == (0, "-n1\n")
-    assert err.startswith("xsbatch: submitted as written: its #PBS lines are translated by sbatch alone")
+    assert err.startswith(
+        "xsbatch: submitted as written: its #PBS lines are translated by sbatch alone"
+    )
     assert run("-n1", "--ignore-pbs", stdin=script)[2].count("#PBS") == 0
 
 
@@ -119,12 +137,18 @@ def test_help_and_version_show_both() -> None:
 
 @pytest.mark.parametrize("word", ["--help", "--usage", "--version"])
 def test_without_a_cluster_our_own_help_is_there_and_clean(word: str, tmp_path: Path) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho fatal: Could not establish a configuration source >&2; exit 1\n")
+    (tmp_path / "sbatch").write_text(
+        "#!/bin/sh\necho fatal: Could not establish a configuration source >&2; exit 1\n"
+    )
     (tmp_path / "sbatch").chmod(0o755)
     for sbatch in (tmp_path / "sbatch", None):
         environ = {} if sbatch is None else {"XMEM_SBATCH": str(sbatch)}
         done = subprocess.run(
-            [*START, word], env={"PATH": "/no/such"} | environ, capture_output=True, text=True, check=False
+            [*START, word],
+            env={"PATH": "/no/such"} | environ,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("xsbatch")
@@ -132,7 +156,8 @@ def test_without_a_cluster_our_own_help_is_there_and_clean(word: str, tmp_path: 
 
 @pytest.mark.parametrize("command", [[str(XSBATCH)], START], ids=["console script", "python -m"])
 def test_a_signal_while_it_starts_ends_it_silently(command: list[str], tmp_path: Path) -> None:
-    """Where Python itself is only starting, nobody's code of ours is reached yet: that may show Python's own words."""
+    """Where Python itself is only starting, nobody's code of ours is reached yet: that may show
+    Python's own words."""
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\nsleep 9\n")
     environ = {
         **os.environ,
@@ -144,7 +169,12 @@ def test_a_signal_while_it_starts_ends_it_silently(command: list[str], tmp_path:
     for _ in range(50):
         number = dice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         process = subprocess.Popen(
-            [*command, "job.sh"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, "job.sh"],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         time.sleep(dice.uniform(0, 0.2))
         process.send_signal(number)
@@ -167,7 +197,17 @@ def test_a_job_without_a_gpu_waits_for_no_import_that_it_does_not_need(tmp_path:
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "xmem_slurm.submission.submit" in imported
-    heavy = {"torch", "pydantic", "rich", "jinja2", "typer", "tree_sitter", "tree_sitter_bash", "difflib", "subprocess"}
+    heavy = {
+        "torch",
+        "pydantic",
+        "rich",
+        "jinja2",
+        "typer",
+        "tree_sitter",
+        "tree_sitter_bash",
+        "difflib",
+        "subprocess",
+    }
     assert not imported & heavy
 
 

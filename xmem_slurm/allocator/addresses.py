@@ -1,6 +1,8 @@
-"""Which addresses does the driver give to device memory? Note [Device addresses], device/src/cudart/addresses.c.
+"""Which addresses does the driver give to device memory? Note [Device addresses],
+device/src/cudart/addresses.c.
 
-The same rules, number by number, so that a replay can be compared with torch's own library on the stand-ins.
+The same rules, number by number, so that a replay can be compared with torch's own library on the
+stand-ins.
 """
 
 from bisect import bisect, insort
@@ -8,7 +10,8 @@ from bisect import bisect, insort
 from xmem_slurm.units import MIB, round_up
 
 GRANULARITY = 2 * MIB
-"""Bytes of one page of GPU memory (cuMemGetAllocationGranularity on every NVIDIA GPU since Pascal)."""
+"""Bytes of one page of GPU memory (cuMemGetAllocationGranularity on every NVIDIA GPU since
+Pascal)."""
 CHUNK = 32 * MIB
 UPPER, UPPER_HOLE = 96 * MIB, 24 * MIB
 """The context's upper chunk, and what is free of it."""
@@ -19,7 +22,8 @@ WINDOW_END = 48 << 40
 
 
 class Addresses:
-    """The address space of one process below `end`: chunks, and the holes in them, each a (start, end), sorted.
+    """The address space of one process below `end`: chunks, and the holes in them, each a (start,
+    end), sorted.
 
     With the chunks of a context on a GPU of so many multiprocessors, where their number is given.
     """
@@ -37,10 +41,14 @@ class Addresses:
             start = upper - round_up(size, CHUNK)
             self.pool = start, size
             self.chunks = [(start, upper), (upper, end)]
-            self.holes = [(start + size, upper)] * (start + size < upper) + [(end - UPPER_HOLE, end)]
+            self.holes = [(start + size, upper)] * (start + size < upper) + [
+                (end - UPPER_HOLE, end)
+            ]
 
     def launched(self) -> None:
-        """Give the driver's pool back: a kernel is launched. Of all launches the first one does it."""
+        """Give the driver's pool back: a kernel is launched. Of all launches the first one does
+        it.
+        """
         if self.pool is not None:
             self.give_back(*self.pool)
             self.pool = None
@@ -50,7 +58,9 @@ class Addresses:
         size = round_up(size, GRANULARITY)
         for number, (start, end) in enumerate(self.holes):
             if end - start >= size:
-                self.holes[number : number + 1] = [(start + size, end)] if end - start > size else []
+                self.holes[number : number + 1] = (
+                    [(start + size, end)] if end - start > size else []
+                )
                 return start
         chunk = round_up(size, CHUNK)
         start = self._end_of_room(chunk) - chunk

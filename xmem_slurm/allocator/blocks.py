@@ -1,8 +1,9 @@
 """What is a Block, and in what order does the allocator look at the free ones?
 
-Block, BlockPool and PrivatePool carry the names and fields of c10/cuda/CUDACachingAllocator.cpp (2.4 to 2.15). Upstream
-keeps the free blocks of a pool in one set ordered by (stream, size, address). Every search stays inside one stream, so
-here a pool has one FreeList per stream, ordered by (size, address): a sorted list of integers, searched with bisect.
+Block, BlockPool and PrivatePool carry the names and fields of c10/cuda/CUDACachingAllocator.cpp
+(2.4 to 2.15). Upstream keeps the free blocks of a pool in one set ordered by (stream, size,
+address). Every search stays inside one stream, so here a pool has one FreeList per stream, ordered
+by (size, address): a sorted list of integers, searched with bisect.
 """
 
 from bisect import bisect_left
@@ -17,7 +18,8 @@ _ADDRESS = attrgetter("ptr")
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """A piece of a segment: handed out, waiting for events, cached (free), or not backed by memory (`mapped` false).
+    """A piece of a segment: handed out, waiting for events, cached (free), or not backed by memory
+    (`mapped` false).
 
     Sizes and addresses are bytes. `prev` and `next` are the neighbours in the same segment.
     """
@@ -47,7 +49,9 @@ class Block:
 
     @property
     def gc_count(self) -> int:
-        """Its age: searches of the pool since it became free (counted only when garbage collection is on)."""
+        """Its age: searches of the pool since it became free (counted only when garbage collection
+        is on).
+        """
         return self.free_list.pool.get_free_blocks_call_count - self.gc_count_base
 
     def splice(self, before: "Block | None", after: "Block | None") -> None:
@@ -99,7 +103,9 @@ class FreeList:
 
 @dataclass(slots=True)
 class PoolStats:
-    """Bytes of the small or the large half of all pools together (upstream: StatType SMALL_POOL, LARGE_POOL)."""
+    """Bytes of the small or the large half of all pools together (upstream: StatType SMALL_POOL,
+    LARGE_POOL).
+    """
 
     allocated_bytes: int = 0
     allocated_bytes_peak: int = 0
@@ -109,12 +115,15 @@ class PoolStats:
 
 @dataclass(slots=True, eq=False, repr=False)
 class BlockPool:
-    """The small (requests up to 1 MiB) or the large half of the default pool or of a private one."""
+    """The small (requests up to 1 MiB) or the large half of the default pool or of a private
+    one.
+    """
 
     stats: PoolStats
     is_small: bool
     split_from: int
-    """A free block is split when it exceeds the request by at least this many bytes (`should_split`)."""
+    """A free block is split when it exceeds the request by at least this many bytes
+    (`should_split`)."""
     owner: "PrivatePool | None" = None
     free_lists: dict[int, FreeList] = field(default_factory=dict)
     """By stream."""
@@ -144,6 +153,11 @@ class PrivatePool:
         self.pool_id = pool_id
         self.use_count = 1
         self.malloc_count = 0
-        """Segments not returned yet; a pool that nobody uses is forgotten when it reaches 0 (`cudaMalloc_count`)."""
-        self.small_blocks = BlockPool(small.stats, is_small=True, split_from=small.split_from, owner=self)
-        self.large_blocks = BlockPool(large.stats, is_small=False, split_from=large.split_from, owner=self)
+        """Segments not returned yet; a pool that nobody uses is forgotten when it reaches 0
+        (`cudaMalloc_count`)."""
+        self.small_blocks = BlockPool(
+            small.stats, is_small=True, split_from=small.split_from, owner=self
+        )
+        self.large_blocks = BlockPool(
+            large.stats, is_small=False, split_from=large.split_from, owner=self
+        )

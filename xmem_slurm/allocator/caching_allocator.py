@@ -1,15 +1,19 @@
-"""How does torch hand out GPU memory? A model of c10::cuda::CUDACachingAllocator, to be read beside the original.
+"""How does torch hand out GPU memory? A model of c10::cuda::CUDACachingAllocator, to be read beside
+the original.
 
 The policy (header comment of c10/cuda/CUDACachingAllocator.cpp, 2.4 to 2.15):
 
 - allocations belong to a stream; once freed, a block serves the same stream only;
 - a request takes the smallest free block that fits; a larger block is split;
 - if none fits, a segment comes from cudaMalloc; if that fails, free what is cached and try again;
-- requests up to 1 MiB are packed in 2 MiB segments, up to 10 MiB in 20 MiB segments, above in a segment of their own;
-- free neighbours in a segment are merged; a segment goes back to CUDA only whole (or by pages, if expandable).
+- requests up to 1 MiB are packed in 2 MiB segments, up to 10 MiB in 20 MiB segments, above in a
+  segment of their own;
+- free neighbours in a segment are merged; a segment goes back to CUDA only whole (or by pages, if
+  expandable).
 
-`malloc` and `free_block` are the hot paths: they carry their common case inline, without a call per rule, because a
-replay runs them hundreds of thousands of times. The rare cases are in reclaim.py and expandable.py.
+`malloc` and `free_block` are the hot paths: they carry their common case inline, without a call per
+rule, because a replay runs them hundreds of thousands of times. The rare cases are in reclaim.py
+and expandable.py.
 """
 # ruff: noqa: PLR1730 - max() is a call, which the hot paths do without
 
@@ -18,14 +22,23 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from xmem_slurm.allocator import events, expandable, reclaim
-from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList, PoolStats, PrivatePool
+from xmem_slurm.allocator.blocks import (
+    ADDRESS_BITS,
+    Block,
+    BlockPool,
+    FreeList,
+    PoolStats,
+    PrivatePool,
+)
 from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.device import Device
 from xmem_slurm.allocator.sizes import MIN_BLOCK_SIZE, SMALL_SIZE, get_allocation_size, round_size
 
 
 class TraceEntry(NamedTuple):
-    """One entry of torch's memory history; `size` in bytes. For "oom", `address` is the memory that was free."""
+    """One entry of torch's memory history; `size` in bytes. For "oom", `address` is the memory that
+    was free.
+    """
 
     action: str
     address: int
@@ -34,13 +47,17 @@ class TraceEntry(NamedTuple):
 
 
 class _Rejected(Exception):  # noqa: N818 - torch's word (num_oom_rejections)
-    """throw_on_cudamalloc_oom: the request fails at once, whatever cached memory could still be freed (2.12)."""
+    """throw_on_cudamalloc_oom: the request fails at once, whatever cached memory could still be
+    freed (2.12).
+    """
 
 
 class DeviceCachingAllocator:
-    """The allocator of one GPU. Attributes ending in `_bytes` and `_peak` are torch.cuda.memory_stats(), in bytes.
+    """The allocator of one GPU. Attributes ending in `_bytes` and `_peak` are
+    torch.cuda.memory_stats(), in bytes.
 
-    `malloc` returns a Block, which the caller keeps and gives to `free`; None is torch.cuda.OutOfMemoryError.
+    `malloc` returns a Block, which the caller keeps and gives to `free`; None is
+    torch.cuda.OutOfMemoryError.
     """
 
     def __init__(self, device: Device, settings: Settings) -> None:
@@ -53,10 +70,15 @@ class DeviceCachingAllocator:
             self._reject_from = int((1.0 if fraction is None else fraction) * device.total)
         self.allowed_memory_maximum: float = math.inf
         self.set_memory_fraction(settings.per_process_memory_fraction)
-        # should_split: with expandable segments every remainder of a block counts, and max_split_size does not.
+        # should_split: with expandable segments every remainder of a block counts, and
+        # max_split_size does not.
         large_split_from = MIN_BLOCK_SIZE if settings.expandable_segments else SMALL_SIZE + 1
-        self._never_split_from = math.inf if settings.expandable_segments else settings.max_split_size
-        self._first_fit_only = not settings.expandable_segments and settings.max_split_size == math.inf
+        self._never_split_from = (
+            math.inf if settings.expandable_segments else settings.max_split_size
+        )
+        self._first_fit_only = (
+            not settings.expandable_segments and settings.max_split_size == math.inf
+        )
         self._roundup = any(divisions > 1 for divisions in settings.roundup_power2_divisions)
         self.small_blocks = BlockPool(PoolStats(), is_small=True, split_from=MIN_BLOCK_SIZE)
         self.large_blocks = BlockPool(PoolStats(), is_small=False, split_from=large_split_from)
@@ -66,24 +88,28 @@ class DeviceCachingAllocator:
         self.capturing = False
         self.cuda_events = events.EventQueues()
         self.history: list[TraceEntry] | None = None
-        """What happened, in torch's words (`record_trace`); kept once somebody has put a list here."""
+        """What happened, in torch's words (`record_trace`); kept once somebody has put a list
+        here."""
 
         self.allocated_bytes = self.allocated_bytes_peak = self.allocated_bytes_total = 0
         self.requested_bytes = self.requested_bytes_peak = 0
         self.reserved_bytes = self.reserved_bytes_peak = self.reserved_bytes_total = 0
         self.inactive_split_bytes = self.inactive_split_bytes_peak = 0
         self.pending_bytes = 0
-        """Bytes of freed blocks that wait for events; torch's active bytes are allocated plus these."""
+        """Bytes of freed blocks that wait for events; torch's active bytes are allocated plus
+        these."""
         self.active_bytes_peak = 0
         self.allocations = self.frees = self.pending = 0
         self.allocated_peak_at = 0
-        """How many allocations had been served when the peak was first reached, the one that reached it included."""
+        """How many allocations had been served when the peak was first reached, the one that
+        reached it included."""
         self.inactive_split = 0
         self.segments = self.segments_peak = 0
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
         self.short_at: list[int] = []
-        """How many allocations had been served each time that the device had no room for a segment."""
+        """How many allocations had been served each time that the device had no room for a
+        segment."""
         self.oversize_allocations = self.oversize_segments = 0
 
     def set_memory_fraction(self, fraction: float | None) -> None:
@@ -100,7 +126,9 @@ class DeviceCachingAllocator:
     def malloc(  # noqa: C901, PLR0912, PLR0915 - the hot path: see the module's docstring
         self, orig_size: int, stream: int = 0
     ) -> Block | None:
-        """Hand out a block of at least `orig_size` bytes (1 or more) for a stream; None when memory is short."""
+        """Hand out a block of at least `orig_size` bytes (1 or more) for a stream; None when memory
+        is short.
+        """
         if self.cuda_events and not self.capturing:
             events.process(self)
         owner = self.active_pool
@@ -164,7 +192,9 @@ class DeviceCachingAllocator:
             block_size = size
         else:
             block.cached = False
-            if block.expandable_segment is None and (block.prev is not None or block.next is not None):
+            if block.expandable_segment is None and (
+                block.prev is not None or block.next is not None
+            ):
                 self.inactive_split -= 1
                 self.inactive_split_bytes -= block_size
         block.allocated = True
@@ -192,12 +222,15 @@ class DeviceCachingAllocator:
         return block
 
     def _choose(self, free_list: FreeList, index: int, size: int) -> int:
-        """Return the place of the free block to take, from the first that fits on; the list's length for none."""
+        """Return the place of the free block to take, from the first that fits on; the list's
+        length for none.
+        """
         blocks = free_list.blocks
         if index == len(blocks):
             return index
         if self.settings.expandable_segments:
-            # A block that can grow counts with the size that it can grow to, so a larger block may fit better.
+            # A block that can grow counts with the size that it can grow to, so a larger block may
+            # fit better.
             while blocks[index].expandable_segment is not None and index + 1 < len(blocks):
                 if _expandable_size(blocks[index + 1]) >= _expandable_size(blocks[index]):
                     break
@@ -210,7 +243,9 @@ class DeviceCachingAllocator:
         return index if fits else len(blocks)
 
     def _malloc_from_device(self, free_list: FreeList, size: int) -> Block | None:
-        """Get a new segment, freeing what is cached if need be: the out-of-memory path, in upstream's order."""
+        """Get a new segment, freeing what is cached if need be: the out-of-memory path, in
+        upstream's order.
+        """
         if self._collects_garbage:
             reclaim.garbage_collect_cached_blocks(self)
         try:
@@ -227,7 +262,9 @@ class DeviceCachingAllocator:
             return None
         if block is None:
             self.num_ooms += 1
-            self.record_trace("oom", self.device.capacity - self.device.used, size, free_list.stream)
+            self.record_trace(
+                "oom", self.device.capacity - self.device.used, size, free_list.stream
+            )
         return block
 
     def _alloc_block(self, free_list: FreeList, size: int) -> Block | None:
@@ -238,7 +275,9 @@ class DeviceCachingAllocator:
         if self.reserved_bytes + alloc_size > self._reject_from:
             raise _Rejected
         pool = free_list.pool
-        if self.settings.expandable_segments and (pool.owner is None or self.settings.release.private_pools_expand):
+        if self.settings.expandable_segments and (
+            pool.owner is None or self.settings.release.private_pools_expand
+        ):
             block = expandable.try_allocate_expandable_block(self, free_list, size)
         else:
             ptr = self.device.malloc(alloc_size)
@@ -288,7 +327,11 @@ class DeviceCachingAllocator:
         block.allocated = False
         size = block.size
         if self.history is not None:
-            self.history.append(TraceEntry("free_requested", block.ptr, block.requested_size, block.free_list.stream))
+            self.history.append(
+                TraceEntry(
+                    "free_requested", block.ptr, block.requested_size, block.free_list.stream
+                )
+            )
         self.frees += 1
         self.allocated_bytes -= size
         block.free_list.pool.stats.allocated_bytes -= size
@@ -306,7 +349,9 @@ class DeviceCachingAllocator:
         free_list = block.free_list
         keys = free_list.keys
         if self.history is not None:
-            self.history.append(TraceEntry("free_completed", block.ptr, block.requested_size, free_list.stream))
+            self.history.append(
+                TraceEntry("free_completed", block.ptr, block.requested_size, free_list.stream)
+            )
         count = 0
         change = 0
         before = block.prev
@@ -366,11 +411,15 @@ class DeviceCachingAllocator:
 
     def create_pool(self, pool_id: tuple[int, int]) -> PrivatePool:
         """torch.cuda.MemPool(), or the pool of a new CUDA graph."""
-        pool = self.graph_pools[pool_id] = PrivatePool(pool_id, self.small_blocks, self.large_blocks)
+        pool = self.graph_pools[pool_id] = PrivatePool(
+            pool_id, self.small_blocks, self.large_blocks
+        )
         return pool
 
     def begin_allocate_to_pool(self, pool: PrivatePool, *, capture: bool = False) -> None:
-        """Serve requests from this pool until `end_allocate_to_pool`: use_mem_pool, or the capture of a CUDA graph."""
+        """Serve requests from this pool until `end_allocate_to_pool`: use_mem_pool, or the capture
+        of a CUDA graph.
+        """
         pool.use_count += 1
         self.active_pool = pool
         self.capturing = capture or self.settings.release.mem_pool_is_capture

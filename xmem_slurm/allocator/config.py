@@ -1,11 +1,12 @@
 """What does PYTORCH_CUDA_ALLOC_CONF change? Its keys, parsed as each torch release parses them.
 
-Note [cudaMallocAsync]: CUDA's own pool is not modelled. Like expandable segments it maps pages behind address ranges
-and keeps what is freed, so `backend:cudaMallocAsync` is replayed as expandable_segments:True. What differs: its pages
-are 32 MiB, and it gives free ones back at every synchronisation, so the replay's peak of reserved bytes is on the high
-side.
+Note [cudaMallocAsync]: CUDA's own pool is not modelled. Like expandable segments it maps pages
+behind address ranges and keeps what is freed, so `backend:cudaMallocAsync` is replayed as
+expandable_segments:True. What differs: its pages are 32 MiB, and it gives free ones back at every
+synchronisation, so the replay's peak of reserved bytes is on the high side.
 
-Sources: c10/cuda/CUDAAllocatorConfig.{h,cpp} (2.4 to 2.15) and c10/core/AllocatorConfig.{h,cpp} (2.9 to 2.15).
+Sources: c10/cuda/CUDAAllocatorConfig.{h,cpp} (2.4 to 2.15) and c10/core/AllocatorConfig.{h,cpp}
+(2.9 to 2.15).
 """
 
 import math
@@ -19,7 +20,8 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.units import GIB, MIB
 
 ROUNDUP_INTERVALS = 16
-"""One number of divisions for each power of two from 1 MiB to 64 GiB (kRoundUpPowerOfTwoIntervals)."""
+"""One number of divisions for each power of two from 1 MiB to 64 GiB
+(kRoundUpPowerOfTwoIntervals)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +32,26 @@ class Settings:
     max_split_size: float = math.inf
     """Free blocks of this size and more are never split."""
     max_non_split_rounding_size: int = 20 * MIB
-    """A request of `max_split_size` and more takes a free block up to this much larger; by default a large segment."""
+    """A request of `max_split_size` and more takes a free block up to this much larger; by default
+    a large segment."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
-    """For sizes from 1 MiB, 2 MiB, ... 32 GiB on: the steps between powers of two to which sizes are rounded up."""
+    """For sizes from 1 MiB, 2 MiB, ... 32 GiB on: the steps between powers of two to which sizes
+    are rounded up."""
     garbage_collection_threshold: float = 0.0
-    """Fraction of the allowed memory above which old cached blocks are freed; only with a memory fraction. 0: off."""
+    """Fraction of the allowed memory above which old cached blocks are freed; only with a memory
+    fraction. 0: off."""
     expandable_segments: bool = False
     large_segment_size: int = 20 * MIB
-    """Segment of requests from 1 to 10 MiB, and page of expandable segments in the large pool (2.11)."""
+    """Segment of requests from 1 to 10 MiB, and page of expandable segments in the large pool
+    (2.11)."""
     per_process_memory_fraction: float | None = None
     """Fraction of the GPU that the allocator may use; None: not set."""
     throw_on_cudamalloc_oom: bool = False
-    """A request that would pass the GPU's total fails at once, without freeing cached memory first (2.12)."""
+    """A request that would pass the GPU's total fails at once, without freeing cached memory first
+    (2.12)."""
     expandable_segments_reserve: float | int | None = None
-    """Address space of an expandable segment: a fraction of the GPU, or whole bytes (2.15); None: 1 1/8 of the GPU."""
+    """Address space of an expandable segment: a fraction of the GPU, or whole bytes (2.15); None: 1
+    1/8 of the GPU."""
     backend: str = "native"
 
 
@@ -51,7 +59,8 @@ def parse(text: str, torch_version: str) -> Settings:
     """Read a PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) string as this torch release does.
 
     Raises:
-        UsageError: an unknown key (the message lists the known ones), a bad value, or bad punctuation.
+        UsageError: an unknown key (the message lists the known ones), a bad value, or bad
+            punctuation.
     """
     rules = release(torch_version)
     tokens = _Tokens(text)
@@ -60,7 +69,9 @@ def parse(text: str, torch_version: str) -> Settings:
         key = tokens.take()
         if key not in rules.keys:
             known = ", ".join(sorted(rules.keys))
-            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: torch {torch_version} has no key '{key}'; it has {known}")
+            raise UsageError(
+                f"PYTORCH_CUDA_ALLOC_CONF: torch {torch_version} has no key '{key}'; it has {known}"
+            )
         tokens.expect(":")
         settings = replace(settings, **_read(key, settings, tokens))
         if not tokens.at_end:
@@ -72,7 +83,9 @@ def parse(text: str, torch_version: str) -> Settings:
 
 
 class _Tokens:
-    """`key:value,key:[a:b,c:d]` cut at the punctuation, white space dropped (upstream: ConfigTokenizer)."""
+    """`key:value,key:[a:b,c:d]` cut at the punctuation, white space dropped (upstream:
+    ConfigTokenizer).
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -94,7 +107,9 @@ class _Tokens:
     def expect(self, token: str) -> None:
         actual = self.take()
         if actual != token:
-            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: expected '{token}', found '{actual}' in '{self.text}'")
+            raise UsageError(
+                f"PYTORCH_CUDA_ALLOC_CONF: expected '{token}', found '{actual}' in '{self.text}'"
+            )
 
     def skip_value(self) -> None:
         if self.take() == "[":
@@ -123,12 +138,16 @@ class _Tokens:
     def one_of(self, key: str, one: str, other: str) -> str:
         token = self.take()
         if token not in {one, other}:
-            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {one} or {other}, not '{token}'")
+            raise UsageError(
+                f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {one} or {other}, not '{token}'"
+            )
         return token
 
 
 def _read(key: str, settings: Settings, tokens: _Tokens) -> Mapping[str, Any]:
-    """Return the settings that a key's value changes: none where that is no size on the GPU (pinned memory, locks)."""
+    """Return the settings that a key's value changes: none where that is no size on the GPU (pinned
+    memory, locks).
+    """
     match key:
         case "expandable_segments" | "throw_on_cudamalloc_oom":
             changed: Mapping[str, Any] = {key: tokens.one_of(key, "True", "False") == "True"}
@@ -154,12 +173,19 @@ def _read(key: str, settings: Settings, tokens: _Tokens) -> Mapping[str, Any]:
 
 def _limit(key: str, settings: Settings, tokens: _Tokens) -> int:
     """Read a number of megabytes that the large segment bounds from below; return bytes."""
-    least = settings.large_segment_size // MIB + (0 if settings.release.limits_may_equal_segment else 1)
-    return int(tokens.number(key, lambda mb: mb >= least, f"at least {least}, by the large segment")) * MIB
+    least = settings.large_segment_size // MIB + (
+        0 if settings.release.limits_may_equal_segment else 1
+    )
+    return (
+        int(tokens.number(key, lambda mb: mb >= least, f"at least {least}, by the large segment"))
+        * MIB
+    )
 
 
 def _large_segment_first(settings: Settings, tokens: _Tokens) -> Settings:
-    """Read large_segment_size_mb before all else: it bounds other keys and is the rounding where that is not given."""
+    """Read large_segment_size_mb before all else: it bounds other keys and is the rounding where
+    that is not given.
+    """
     if "large_segment_size_mb" not in settings.release.keys:
         return settings
     for value in tokens.values_of("large_segment_size_mb"):
@@ -185,11 +211,19 @@ def _is_power_of_two(value: float) -> bool:
 
 
 def _divisions(settings: Settings, tokens: _Tokens) -> tuple[int, ...]:
-    """Read `4` or `[256:1,512:2,1024:4,>:8]`: megabytes and, from there on, the number of divisions."""
+    """Read `4` or `[256:1,512:2,1024:4,>:8]`: megabytes and, from there on, the number of
+    divisions.
+    """
     wanted = "a power of 2"
 
     def divisions() -> int:
-        return int(tokens.number("roundup_power2_divisions", lambda n: n == 0 or _is_power_of_two(n), f"{wanted} or 0"))
+        return int(
+            tokens.number(
+                "roundup_power2_divisions",
+                lambda n: n == 0 or _is_power_of_two(n),
+                f"{wanted} or 0",
+            )
+        )
 
     if tokens.peek() != "[":
         return (divisions(),) * ROUNDUP_INTERVALS
@@ -203,7 +237,9 @@ def _divisions(settings: Settings, tokens: _Tokens) -> tuple[int, ...]:
             start = last + settings.release.roundup_rest_starts_after
             table[start:] = [divisions()] * (ROUNDUP_INTERVALS - start)
         else:
-            megabytes = int(tokens.number("roundup_power2_divisions", _is_power_of_two, f"{wanted} (megabytes)"))
+            megabytes = int(
+                tokens.number("roundup_power2_divisions", _is_power_of_two, f"{wanted} (megabytes)")
+            )
             tokens.expect(":")
             value = divisions()
             last = min(megabytes.bit_length() - 1, ROUNDUP_INTERVALS - 1)

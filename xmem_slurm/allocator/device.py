@@ -1,10 +1,12 @@
-"""What does the allocator stand on? A device that hands out addresses and counts bytes, and never runs anything.
+"""What does the allocator stand on? A device that hands out addresses and counts bytes, and never
+runs anything.
 
-These are the rules of the stand-in CUDA libraries (xmem_slurm/device), so that a replay can be compared with torch's
-own library address by address:
+These are the rules of the stand-in CUDA libraries (xmem_slurm/device), so that a replay can be
+compared with torch's own library address by address:
 
 - addresses are those of Note [Device addresses] (`allocator.addresses`);
-- cudaMalloc charges its size rounded up to 2 MiB against the capacity, cuMemCreate its exact size, until freed;
+- cudaMalloc charges its size rounded up to 2 MiB against the capacity, cuMemCreate its exact size,
+  until freed;
 - an event is ready at once, or, with `events_pending`, only after a synchronisation.
 """
 
@@ -15,10 +17,10 @@ from xmem_slurm.units import round_up
 class Device:
     """One GPU.
 
-    `capacity` is what the allocator can get, in bytes (None: no limit); `total` is all the memory that the GPU says it
-    has, which is more when something else uses part of it, and by default the same. It has so many `multiprocessors`,
-    and the first kernel is launched after so many calls of `malloc`; None: that is not known, and so nothing of the
-    driver's own addresses.
+    `capacity` is what the allocator can get, in bytes (None: no limit); `total` is all the memory
+    that the GPU says it has, which is more when something else uses part of it, and by default the
+    same. It has so many `multiprocessors`, and the first kernel is launched after so many calls of
+    `malloc`; None: that is not known, and so nothing of the driver's own addresses.
     """
 
     __slots__ = (

@@ -1,7 +1,9 @@
-"""Which blocks wait for which stream, and in what order are they freed when several streams are ready?
+"""Which blocks wait for which stream, and in what order are they freed when several streams are
+ready?
 
-Upstream keeps `cuda_events`, a hash table from stream to queue, and visits it slot by slot (c10/util/flat_hash_map.h,
-2.4 to 2.15). The order decides nothing but how high inactive_split_bytes rises in between, but that is a statistic too.
+Upstream keeps `cuda_events`, a hash table from stream to queue, and visits it slot by slot
+(c10/util/flat_hash_map.h, 2.4 to 2.15). The order decides nothing but how high inactive_split_bytes
+rises in between, but that is a statistic too.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +20,9 @@ _CUDA_DEVICE_BITS = 1 << 56
 
 
 class EventQueues(dict[int, dict[Block, int]]):
-    """For each stream of use, the blocks that wait for it, oldest first, with the number of their event."""
+    """For each stream of use, the blocks that wait for it, oldest first, with the number of their
+    event.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,9 +48,11 @@ class EventQueues(dict[int, dict[Block, int]]):
 
 
 def _stream_id(stream: int) -> int:
-    """Return torch's number of the n-th stream that a program takes from the pool of normal priority; 0 is the default.
+    """Return torch's number of the n-th stream that a program takes from the pool of normal
+    priority; 0 is the default.
 
-    c10/cuda/CUDAStream.cpp, `makeStreamId`: the place in the pool, four bits of the kind of stream (1), one set bit.
+    c10/cuda/CUDAStream.cpp, `makeStreamId`: the place in the pool, four bits of the kind of stream
+    (1), one set bit.
     """
     return 0 if stream <= 0 else (stream - 1) << 5 | 1 << 1 | 1
 
@@ -62,7 +68,9 @@ def wait(allocator: "DeviceCachingAllocator", block: Block) -> None:
 
 
 def process(allocator: "DeviceCachingAllocator") -> None:
-    """Free the blocks whose events are ready, stream by stream, each stream in order (`process_events`)."""
+    """Free the blocks whose events are ready, stream by stream, each stream in order
+    (`process_events`).
+    """
     for stream in list(allocator.cuda_events):
         waiting = allocator.cuda_events[stream]
         while waiting:
@@ -82,7 +90,9 @@ def synchronize(allocator: "DeviceCachingAllocator") -> None:
 
 
 def complete(allocator: "DeviceCachingAllocator", block: Block, stream: int) -> None:
-    """Say that a freed block's use on a stream has ended; after the last such use the block is free."""
+    """Say that a freed block's use on a stream has ended; after the last such use the block is
+    free.
+    """
     waiting = allocator.cuda_events[stream]
     del waiting[block]
     if not waiting:

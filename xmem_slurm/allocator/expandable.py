@@ -1,9 +1,9 @@
 """How does a segment grow? Expandable segments (`expandable_segments:True`).
 
-Note [Expandable Segments], c10/cuda/CUDACachingAllocator.cpp (2.4 to 2.15): one segment per pool and stream reserves
-addresses for more than the whole GPU and maps memory behind them in handles of a fixed size, lowest address first. A
-free list then holds the mapped free blocks, and `unmapped` the ranges without memory. The functions below are
-upstream's, by name.
+Note [Expandable Segments], c10/cuda/CUDACachingAllocator.cpp (2.4 to 2.15): one segment per pool
+and stream reserves addresses for more than the whole GPU and maps memory behind them in handles of
+a fixed size, lowest address first. A free list then holds the mapped free blocks, and `unmapped`
+the ranges without memory. The functions below are upstream's, by name.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,9 @@ class ExpandableSegment:
         # 1 1/8 of the GPU, so that pages unmapped early in the segment can come back at its end.
         address_space = device.total + device.total // 8
         if reserve is not None:
-            address_space = min(address_space, reserve if isinstance(reserve, int) else int(reserve * device.total))
+            address_space = min(
+                address_space, reserve if isinstance(reserve, int) else int(reserve * device.total)
+            )
         self.max_handles = -(-address_space // segment_size)
         self.size = self.max_handles * segment_size
         self.ptr = device.reserve_addresses(self.size)
@@ -41,7 +43,9 @@ class ExpandableSegment:
         return mapped if self.device.create(mapped) else 0
 
     def unmap(self, ptr: int, size: int) -> tuple[int, int]:
-        """Give back the handles that lie wholly inside the range; return the address and size given back."""
+        """Give back the handles that lie wholly inside the range; return the address and size given
+        back.
+        """
         begin = -(-(ptr - self.ptr) // self.segment_size)
         end = (ptr + size - self.ptr) // self.segment_size
         if begin >= end:
@@ -54,13 +58,22 @@ class ExpandableSegment:
 
 
 def _allocatable(block: Block | None) -> bool:
-    return block is not None and not block.allocated and block.event_count == 0 and not block.stream_uses
+    return (
+        block is not None
+        and not block.allocated
+        and block.event_count == 0
+        and not block.stream_uses
+    )
 
 
-def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> Block | None:
-    """Return the lowest block from which `size` bytes of free or unmapped room follow; reserve a segment if none.
+def find_expandable_block(
+    allocator: "DeviceCachingAllocator", free_list: FreeList, size: int
+) -> Block | None:
+    """Return the lowest block from which `size` bytes of free or unmapped room follow; reserve a
+    segment if none.
 
-    None when a fresh segment would be too small: the request is larger than the GPU, or the reserve has been set small.
+    None when a fresh segment would be too small: the request is larger than the GPU, or the reserve
+    has been set small.
     """
     for block in free_list.unmapped:
         before = block.prev
@@ -72,8 +85,12 @@ def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeLi
             following = following.next
         if room >= size:
             return candidate
-    segment_size = SMALL_BUFFER if free_list.pool.is_small else allocator.settings.large_segment_size
-    segment = ExpandableSegment(allocator.device, segment_size, allocator.settings.expandable_segments_reserve)
+    segment_size = (
+        SMALL_BUFFER if free_list.pool.is_small else allocator.settings.large_segment_size
+    )
+    segment = ExpandableSegment(
+        allocator.device, segment_size, allocator.settings.expandable_segments_reserve
+    )
     if segment.size < size and not allocator.settings.release.keeps_short_segments:
         return None
     candidate = allocator.new_block(free_list, segment.ptr, segment.size)
@@ -84,7 +101,9 @@ def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeLi
 
 
 def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> bool:
-    """Put memory behind the first `size` bytes of an unmapped block and free it; False when memory is short."""
+    """Put memory behind the first `size` bytes of an unmapped block and free it; False when memory
+    is short.
+    """
     segment = to_map.expandable_segment
     assert isinstance(segment, ExpandableSegment)
     mapped = segment.map(to_map.ptr, size)
@@ -110,8 +129,12 @@ def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> 
     return True
 
 
-def try_allocate_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> Block | None:
-    """Return a mapped block of at least `size` bytes, taken out of the free list; None when memory is short."""
+def try_allocate_expandable_block(
+    allocator: "DeviceCachingAllocator", free_list: FreeList, size: int
+) -> Block | None:
+    """Return a mapped block of at least `size` bytes, taken out of the free list; None when memory
+    is short.
+    """
     candidate = find_expandable_block(allocator, free_list, size)
     if candidate is None:
         return None
@@ -150,7 +173,9 @@ def try_merge_blocks(block: Block, neighbour: Block | None) -> int:
 
 
 def unmap_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
-    """Give back the whole handles inside a free block; what is left of it on either side stays free."""
+    """Give back the whole handles inside a free block; what is left of it on either side stays
+    free.
+    """
     segment = block.expandable_segment
     assert isinstance(segment, ExpandableSegment)
     ptr, size = segment.unmap(block.ptr, block.size)
@@ -158,7 +183,10 @@ def unmap_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
         return
     free_list = block.free_list
     free_list.remove(block)
-    for rest_ptr, rest_size in ((block.ptr, ptr - block.ptr), (ptr + size, block.ptr + block.size - ptr - size)):
+    for rest_ptr, rest_size in (
+        (block.ptr, ptr - block.ptr),
+        (ptr + size, block.ptr + block.size - ptr - size),
+    ):
         if rest_size > 0:
             rest = allocator.new_block(free_list, rest_ptr, rest_size)
             rest.expandable_segment = segment

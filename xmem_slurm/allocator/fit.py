@@ -1,4 +1,6 @@
-"""How little memory is enough? Found by replays; the unlimited peak holds fragments that a job can do without."""
+"""How little memory is enough? Found by replays; the unlimited peak holds fragments that a job can
+do without.
+"""
 
 from xmem_slurm.allocator.addresses import GRANULARITY
 from xmem_slurm.allocator.replay import Replay, replay
@@ -6,29 +8,32 @@ from xmem_slurm.trace import Trace
 from xmem_slurm.units import round_up
 
 RESOLUTION = 100
-"""The search ends within one part in so many of the capacity, or within a page: GPUs differ by more, and every halving
-costs a replay."""
+"""The search ends within one part in so many of the capacity, or within a page: GPUs differ by
+more, and every halving costs a replay."""
 
 _STRIDE = 8
-"""The search goes up by one part in so many before it halves: batches that vary need 1.05 to 1.5 times what is
-allocated at most, however many times that is reserved."""
+"""The search goes up by one part in so many before it halves: batches that vary need 1.05 to 1.5
+times what is allocated at most, however many times that is reserved."""
 
 _STEP = 50
 _CLEAR = 16
-"""Going up by one part in `_STEP`, a capacity counts if all up to one part in `_CLEAR` above it are enough, too. Seen
-with batches that vary: gaps 2 to 3 % wide in which the job fails, up to 6 % above the least on which it runs."""
+"""Going up by one part in `_STEP`, a capacity counts if all up to one part in `_CLEAR` above it are
+enough, too. Seen with batches that vary: gaps 2 to 3 % wide in which the job fails, up to 6 % above
+the least on which it runs."""
 
 
 def smallest_capacity(trace: Trace, unlimited: Replay) -> int:
-    """Return about the smallest capacity (bytes, multiple of 2 MiB) that is enough for a trace, and safely so.
+    """Return about the smallest capacity (bytes, multiple of 2 MiB) that is enough for a trace, and
+    safely so.
 
-    `unlimited` is the trace's replay without a limit. Enough is `Replay.suffices`. That is not monotonic: with less
-    memory the allocator frees its cache earlier, which can leave it with fewer fragments, so a trace can run on less
-    than this by luck; the result stands above such gaps. Whether a job fits a given GPU is for `replay` to say.
+    `unlimited` is the trace's replay without a limit. Enough is `Replay.suffices`. That is not
+    monotonic: with less memory the allocator frees its cache earlier, which can leave it with fewer
+    fragments, so a trace can run on less than this by luck; the result stands above such gaps.
+    Whether a job fits a given GPU is for `replay` to say.
 
-    The search begins at the bytes allocated at most, as replays that fail end at the failure, and ends at the bytes
-    reserved at most. Settings that make the size of the GPU matter (a memory fraction, expandable segments) can need
-    more than those. 0 for a trace without allocations.
+    The search begins at the bytes allocated at most, as replays that fail end at the failure, and
+    ends at the bytes reserved at most. Settings that make the size of the GPU matter (a memory
+    fraction, expandable segments) can need more than those. 0 for a trace without allocations.
     """
     most = round_up(unlimited.peak_reserved_bytes, GRANULARITY)
     if most == 0:
@@ -47,9 +52,11 @@ def smallest_capacity(trace: Trace, unlimited: Replay) -> int:
 
 
 def room_for_bounds(trace: Trace, capacity: int) -> int:
-    """Return the least capacity from `capacity` on that serves a trace whose requests are as large as they may be.
+    """Return the least capacity from `capacity` on that serves a trace whose requests are as large
+    as they may be.
 
-    That it would live on freeing its cache then does not count: the larger ones are a chance, and cost no job its life.
+    That it would live on freeing its cache then does not count: the larger ones are a chance, and
+    cost no job its life.
     """
     while trace.bounds and not replay(trace, capacity, at_most=True).fits:
         capacity += max(GRANULARITY, round_up(capacity // _STEP, GRANULARITY))
@@ -63,7 +70,9 @@ def _up(capacity: int, part: int, most: int) -> int:
 
 
 def _above_gaps(trace: Trace, enough: int, most: int) -> int:
-    """Return the least capacity from `enough` on above which nothing near fails; `most` is known to be one."""
+    """Return the least capacity from `enough` on above which nothing near fails; `most` is known to
+    be one.
+    """
     tried, unbroken = enough, True
     while tried < most and (not unbroken or tried - enough < enough // _CLEAR):
         tried = _up(tried, _STEP, most)

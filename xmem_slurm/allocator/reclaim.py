@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 def garbage_collect_cached_blocks(allocator: "DeviceCachingAllocator") -> None:
     """Free the oldest unsplit large blocks once the memory held passes the threshold."""
-    threshold = int(allocator.settings.garbage_collection_threshold * allocator.allowed_memory_maximum)
+    threshold = int(
+        allocator.settings.garbage_collection_threshold * allocator.allowed_memory_maximum
+    )
     target = allocator.reserved_bytes - threshold
-    freeable = [block for block in allocator.large_blocks if not block.is_split and block.expandable_segment is None]
+    freeable = [
+        block
+        for block in allocator.large_blocks
+        if not block.is_split and block.expandable_segment is None
+    ]
     total_age = sum(block.gc_count for block in freeable)
     reclaimed = 0
     freed = True
@@ -34,8 +40,12 @@ def garbage_collect_cached_blocks(allocator: "DeviceCachingAllocator") -> None:
             release_block(allocator, block)
 
 
-def release_available_cached_blocks(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> bool:
-    """Free just enough oversize blocks of the stream for the request; False when they do not suffice."""
+def release_available_cached_blocks(
+    allocator: "DeviceCachingAllocator", free_list: FreeList, size: int
+) -> bool:
+    """Free just enough oversize blocks of the stream for the request; False when they do not
+    suffice.
+    """
     max_split_size = allocator.settings.max_split_size
     if max_split_size == math.inf:
         return False
@@ -56,7 +66,9 @@ def release_available_cached_blocks(allocator: "DeviceCachingAllocator", free_li
 
 
 def release_cached_blocks(allocator: "DeviceCachingAllocator") -> None:
-    """Wait for all events, then free every free segment of the default pool and of private pools without users."""
+    """Wait for all events, then free every free segment of the default pool and of private pools
+    without users.
+    """
     events.synchronize(allocator)
     release_blocks(allocator, allocator.large_blocks)
     release_blocks(allocator, allocator.small_blocks)

@@ -1,6 +1,7 @@
 """What differs between torch releases? One row of rules per release in which something changed.
 
-Every row is checked against that release's own library by tests/contract/test_allocator_oracle_releases.py.
+Every row is checked against that release's own library by
+tests/contract/test_allocator_oracle_releases.py.
 """
 
 import re
@@ -38,19 +39,24 @@ class Release:
     keys: frozenset[str] = field(repr=False)
     """The keys of PYTORCH_CUDA_ALLOC_CONF."""
     oldest_block_first: bool = False
-    """Of free blocks of one size, the one made first is taken, not the one with the lowest address."""
+    """Of free blocks of one size, the one made first is taken, not the one with the lowest
+    address."""
     private_pools_expand: bool = True
     """Private pools use expandable segments too."""
     keeps_short_segments: bool = True
-    """An expandable segment stays although the request that it was reserved for is larger than its address space."""
+    """An expandable segment stays although the request that it was reserved for is larger than its
+    address space."""
     full_fraction_limits: bool = False
     """A memory fraction of 1 is a limit too, and so switches garbage collection on."""
     limits_may_equal_segment: bool = True
-    """max_split_size_mb and max_non_split_rounding_mb may be as small as the large segment, not only larger."""
+    """max_split_size_mb and max_non_split_rounding_mb may be as small as the large segment, not
+    only larger."""
     mem_pool_is_capture: bool = False
-    """torch.cuda.use_mem_pool counts as a graph capture: nothing is synchronised or released while it lasts."""
+    """torch.cuda.use_mem_pool counts as a graph capture: nothing is synchronised or released while
+    it lasts."""
     roundup_rest_starts_after: int = 1
-    """In roundup_power2_divisions:[...,>:n], how many intervals after the last named one `>` begins."""
+    """In roundup_power2_divisions:[...,>:n], how many intervals after the last named one `>`
+    begins."""
 
 
 _2_4 = Release(
@@ -74,7 +80,9 @@ RELEASES = (_2_4, _2_5, _2_6, _2_9, _2_10, _2_11, _2_12, _2_13, _2_15)
 
 
 def release(torch_version: str) -> Release:
-    """Return the rules of a torch version such as `2.11.0+cu130`; the oldest known ones for anything older."""
+    """Return the rules of a torch version such as `2.11.0+cu130`; the oldest known ones for
+    anything older.
+    """
     match = re.match(r"(\d+)\.(\d+)", torch_version)
     version = (int(match[1]), int(match[2])) if match else RELEASES[-1].since
     return next((rules for rules in reversed(RELEASES) if rules.since <= version), RELEASES[0])

@@ -1,18 +1,22 @@
-"""What would this trace have needed? Replay it through the allocator model, on as much memory as one likes.
+"""What would this trace have needed? Replay it through the allocator model, on as much memory as
+one likes.
 
-Enough is what the job runs well on. One that is short of memory frees its cache and tries again, which costs it time:
-nothing to speak of where that happens once in a while, 10 to 60 % where every step does it. So a step that asks for the
-same sizes as an earlier one must find them in the cache, all but one in TOLERATED of such steps; where batches differ
-in shape, steps ask for what none did before, and being short there is how fragments are given back.
+Enough is what the job runs well on. One that is short of memory frees its cache and tries again,
+which costs it time: nothing to speak of where that happens once in a while, 10 to 60 % where every
+step does it. So a step that asks for the same sizes as an earlier one must find them in the cache,
+all but one in TOLERATED of such steps; where batches differ in shape, steps ask for what none did
+before, and being short there is how fragments are given back.
 
-A recorded free is replayed as torch did it: FREE_REQUESTED directly followed by its FREE_COMPLETED is an ordinary free;
-if other events stand between, other streams used the block (record_stream), and it stays active_pending_free until its
-FREE_COMPLETED, unless the model's own out-of-memory path or an EMPTY_CACHE synchronises before.
+A recorded free is replayed as torch did it: FREE_REQUESTED directly followed by its FREE_COMPLETED
+is an ordinary free; if other events stand between, other streams used the block (record_stream),
+and it stays active_pending_free until its FREE_COMPLETED, unless the model's own out-of-memory path
+or an EMPTY_CACHE synchronises before.
 
-Note [Steps that are left out]: a trace says how many steps like one that it has are left out behind that. They are made
-here from that one: what it frees of earlier steps stands for what it leaves itself. So the cache is that of the job,
-and whether it lives on freeing its cache does not hang on how many equal steps were kept. Once they find their blocks
-where an earlier one of them did, the rest of them does, too.
+Note [Steps that are left out]: a trace says how many steps like one that it has are left out behind
+that. They are made here from that one: what it frees of earlier steps stands for what it leaves
+itself. So the cache is that of the job, and whether it lives on freeing its cache does not hang on
+how many equal steps were kept. Once they find their blocks where an earlier one of them did, the
+rest of them does, too.
 """
 
 from bisect import bisect_right
@@ -31,18 +35,23 @@ if TYPE_CHECKING:
     from xmem_slurm.allocator.blocks import Block
 
 _OTHER_STREAM = -1
-"""Stands for every stream that record_stream named: a trace says when the use ended, not where it was."""
+"""Stands for every stream that record_stream named: a trace says when the use ended, not where it
+was."""
 
 
 TOLERATED = 10
-"""Of so many steps that repeat an earlier one, one may be short of memory: if that costs it 60 %, all lose 6 %."""
+"""Of so many steps that repeat an earlier one, one may be short of memory: if that costs it 60 %,
+all lose 6 %."""
 MOST_REPEATS = 64
-"""So many of the steps that are left out are made one after another, before the rest is taken to be like them."""
+"""So many of the steps that are left out are made one after another, before the rest is taken to be
+like them."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsagePoint:
-    """A point of the replay: after `event` (its place in `Trace.events`), these bytes were allocated, by category."""
+    """A point of the replay: after `event` (its place in `Trace.events`), these bytes were
+    allocated, by category.
+    """
 
     event: int
     allocated_bytes: dict[Category, int]
@@ -50,7 +59,9 @@ class UsagePoint:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """The request that failed, its bytes as asked for, and the bytes allocated at that moment, by category."""
+    """The request that failed, its bytes as asked for, and the bytes allocated at that moment, by
+    category.
+    """
 
     allocation: int
     event: int
@@ -60,7 +71,9 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay saw. The peaks are those of torch.cuda.memory_stats(), in bytes, up to the end or the failure."""
+    """What a replay saw. The peaks are those of torch.cuda.memory_stats(), in bytes, up to the end
+    or the failure.
+    """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -74,7 +87,8 @@ class Replay:
     at_peak_allocated: UsagePoint
     oom: OutOfMemory | None
     repeated_steps: int
-    """Steps that ask for the same sizes as an earlier one, those included that the trace leaves out."""
+    """Steps that ask for the same sizes as an earlier one, those included that the trace leaves
+    out."""
     short_steps: int
     """Those of them that were short of memory, whether freeing cached blocks helped or not."""
 
@@ -85,7 +99,9 @@ class Replay:
 
     @property
     def suffices(self) -> bool:
-        """Whether every request was served and the job does not live on freeing its cache: see the module's top."""
+        """Whether every request was served and the job does not live on freeing its cache: see the
+        module's top.
+        """
         return self.fits and TOLERATED * self.short_steps <= self.repeated_steps
 
 
@@ -97,16 +113,20 @@ def replay(
     *,
     at_most: bool = False,
 ) -> Replay:
-    """Replay a trace on `capacity` bytes (None: no limit) and stop at the first request that cannot be served.
+    """Replay a trace on `capacity` bytes (None: no limit) and stop at the first request that cannot
+    be served.
 
     Args:
         trace: what one process did; every FREE names an allocation that came before it.
-        capacity: bytes that the allocator may take from the GPU: its memory less what lives outside the allocator.
+        capacity: bytes that the allocator may take from the GPU: its memory less what lives outside
+        the allocator.
         settings: the allocator's; by default those of the recorded job.
-        total: all the memory that the GPU says it has, in bytes, of which memory fractions are taken; by default
+        total: all the memory that the GPU says it has, in bytes, of which memory fractions are
+        taken; by default
             `capacity`.
-        at_most: whether requests are as large as they may be (`Trace.bounds`), but where there is no memory for that:
-            torch then takes cuDNN's next plan (`try_plans`, aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.4 to 2.15).
+        at_most: whether requests are as large as they may be (`Trace.bounds`), but where there is
+            no memory for that: torch then takes cuDNN's next plan (`try_plans`,
+            aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.4 to 2.15).
 
     Raises:
         UsageError: the trace's allocator settings are not ones that its torch accepts.
@@ -118,7 +138,9 @@ def replay(
     oom = None
     if failed is not None:
         moment = run.moment(allocator.allocations + 1)
-        oom = OutOfMemory(failed, moment.event, trace.allocations[failed].size, moment.allocated_bytes)
+        oom = OutOfMemory(
+            failed, moment.event, trace.allocations[failed].size, moment.allocated_bytes
+        )
     ends = _step_ends(trace)
     repeated = _repeated(trace, ends)
     return Replay(
@@ -132,12 +154,14 @@ def replay(
         at_peak_allocated=run.moment(allocator.allocated_peak_at),
         oom=oom,
         repeated_steps=len(repeated) + run.repeated,
-        short_steps=len(repeated & {bisect_right(ends, number) for number in allocator.short_at}) + run.repeated_short,
+        short_steps=len(repeated & {bisect_right(ends, number) for number in allocator.short_at})
+        + run.repeated_short,
     )
 
 
 def _step_ends(trace: Trace) -> list[int]:
-    """Return how many allocations had been made at the end of each step; without an optimizer, as each backward began.
+    """Return how many allocations had been made at the end of each step; without an optimizer, as
+    each backward began.
 
     A script that has neither is all one step, which repeats nothing.
     """
@@ -161,7 +185,11 @@ class Run:
     """A replay under way: the allocator, and the block of every allocation."""
 
     def __init__(
-        self, trace: Trace, capacity: int | None = None, settings: Settings | None = None, total: int | None = None
+        self,
+        trace: Trace,
+        capacity: int | None = None,
+        settings: Settings | None = None,
+        total: int | None = None,
     ) -> None:
         if settings is None:
             settings = parse(trace.allocator_settings, trace.torch_version)
@@ -184,7 +212,9 @@ class Run:
         self._deferred: dict[int, int] = {}
 
     def to_event(self, last: int | None) -> int | None:
-        """Replay the events up to and with `last` (None: all); return the allocation that failed, if one did."""
+        """Replay the events up to and with `last` (None: all); return the allocation that failed,
+        if one did.
+        """
         events = self.trace.events if last is None else self.trace.events[: last + 1]
         done = 0
         for repeat in self.trace.repeats:
@@ -203,7 +233,11 @@ class Run:
         allocator, blocks, block_sizes = self.allocator, self.blocks, self.block_sizes
         malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
         # Plain integers: the members of an IntEnum are slow to look up and compare.
-        served, asked_back, given_back = int(Op.ALLOC), int(Op.FREE_REQUESTED), int(Op.FREE_COMPLETED)
+        served, asked_back, given_back = (
+            int(Op.ALLOC),
+            int(Op.FREE_REQUESTED),
+            int(Op.FREE_COMPLETED),
+        )
         deferred, bounds = self._deferred, self.bounds
         requested = -1
         for op, number in events:
@@ -237,7 +271,9 @@ class Run:
         return self.allocator.malloc(size, stream) if size in self.bounds else None
 
     def _repeat(self, repeat: Repeat) -> int | None:
-        """Replay steps that are left out; what is counted of them is not where, but how many were short of memory."""
+        """Replay steps that are left out; what is counted of them is not where, but how many were
+        short of memory.
+        """
         trace, allocator, history = self.trace, self.allocator, self.allocator.history
         events = trace.events[repeat.first : repeat.end]
         pairs = _handed_on(trace, events)
@@ -265,7 +301,9 @@ class Run:
                 break
             met[places] = len(short)
         if history is not None:  # whoever follows it knows the events of the trace alone
-            history[noted:] = [entry for entry in history[noted:] if entry.action.startswith("segment")]
+            history[noted:] = [
+                entry for entry in history[noted:] if entry.action.startswith("segment")
+            ]
         cycle = short[met.get(places, 0) :] or short
         self.repeated += repeat.times
         self.repeated_short += sum(short) + (repeat.times - len(short)) * sum(cycle) // len(cycle)
@@ -278,7 +316,9 @@ class Run:
         self._deferred[number] = self.allocator.num_sync_all_streams
 
     def moment(self, served: int) -> UsagePoint:
-        """Say what was allocated when `served` allocations had been made, the last of them included."""
+        """Say what was allocated when `served` allocations had been made, the last of them
+        included.
+        """
         live: set[int] = set()
         event = -1
         for op, number in self.trace.events:
@@ -298,10 +338,11 @@ class Run:
 
 
 def _handed_on(trace: Trace, events: Sequence[Event]) -> list[tuple[int, int]] | None:
-    """Return what a step frees of earlier ones, each with what it leaves in its place; None: it leaves something else.
+    """Return what a step frees of earlier ones, each with what it leaves in its place; None: it
+    leaves something else.
 
-    Of two that are alike the one that was allocated first stands for the first. What still waits for another stream is
-    alike only to what waits, too.
+    Of two that are alike the one that was allocated first stands for the first. What still waits
+    for another stream is alike only to what waits, too.
     """
     made = {number for op, number in events if op == Op.ALLOC}
     requested = {number for op, number in events if op == Op.FREE_REQUESTED}
@@ -309,7 +350,13 @@ def _handed_on(trace: Trace, events: Sequence[Event]) -> list[tuple[int, int]] |
     if requested - freed - made:
         return None
     allocations = trace.allocations
-    old = sorted((*allocations[number][:2], number not in requested, number) for number in freed - made)
-    left = sorted((*allocations[number][:2], number in requested, number) for number in made - freed)
+    old = sorted(
+        (*allocations[number][:2], number not in requested, number) for number in freed - made
+    )
+    left = sorted(
+        (*allocations[number][:2], number in requested, number) for number in made - freed
+    )
     alike = [each[:3] for each in old] == [each[:3] for each in left]
-    return [(before[3], after[3]) for before, after in zip(old, left, strict=True)] if alike else None
+    return (
+        [(before[3], after[3]) for before, after in zip(old, left, strict=True)] if alike else None
+    )

@@ -11,7 +11,8 @@ MIN_BLOCK_SIZE = 512
 SMALL_SIZE = 1 * MIB
 """Bytes: the largest "small" request (kSmallSize)."""
 SMALL_BUFFER = 2 * MIB
-"""Bytes: the segment of small requests, and page of expandable segments in the small pool (kSmallBuffer)."""
+"""Bytes: the segment of small requests, and page of expandable segments in the small pool
+(kSmallBuffer)."""
 MIN_LARGE_ALLOC = 10 * MIB
 """Bytes: requests from here on get a segment of their own (kMinLargeAlloc)."""
 ROUND_LARGE = 2 * MIB

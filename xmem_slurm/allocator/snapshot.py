@@ -1,7 +1,8 @@
 """What does memory look like now? Segments and history in torch's own forms.
 
-`snapshot` is what torch.cuda.memory._snapshot() would have returned at a moment of a replay: torch/cuda/_memory_viz.py
-and pytorch.org/memory_viz read it. A stack has the script's own lines; outermost stand the module and the category.
+`snapshot` is what torch.cuda.memory._snapshot() would have returned at a moment of a replay:
+torch/cuda/_memory_viz.py and pytorch.org/memory_viz read it. A stack has the script's own lines;
+outermost stand the module and the category.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,16 +15,19 @@ from xmem_slurm.trace import Op, Trace
 
 
 def snapshot(run: Run, event: int | None = None) -> dict[str, Any]:
-    """Replay up to and with `event` (None: to the end or the failure) and return the state and the history.
+    """Replay up to and with `event` (None: to the end or the failure) and return the state and the
+    history.
 
-    The result has `segments` and `device_traces`, the history of device 0; its times count the entries. Pickle it for
-    pytorch.org/memory_viz.
+    The result has `segments` and `device_traces`, the history of device 0; its times count the
+    entries. Pickle it for pytorch.org/memory_viz.
     """
     trace = run.trace
     history: list[TraceEntry] = []
     run.allocator.history = history
     run.to_event(event)
-    frames = {block.ptr: _frames(trace, number) for number, block in run.blocks.items() if block.allocated}
+    frames = {
+        block.ptr: _frames(trace, number) for number, block in run.blocks.items() if block.allocated
+    }
     live = {block: None for block in run.blocks.values() if block.allocated}
     state = segments(run.allocator, live)
     for segment in state:
@@ -50,9 +54,15 @@ def _entry(time: int, entry: TraceEntry, frames: Sequence[dict[str, Any]]) -> di
 
 
 def _frames(trace: Trace, number: int) -> list[dict[str, Any]]:
-    """Return what is known of where an allocation was asked for, innermost first, as torch gives its stacks."""
+    """Return what is known of where an allocation was asked for, innermost first, as torch gives
+    its stacks.
+    """
     stack = [site for site in trace.stack_of(number) if site.function]
-    names = [name for name in (trace.site_of(number).module, trace.allocations[number].category.value) if name]
+    names = [
+        name
+        for name in (trace.site_of(number).module, trace.allocations[number].category.value)
+        if name
+    ]
     return [
         *({"name": site.function, "filename": site.file, "line": site.line} for site in stack),
         *({"name": name, "filename": "", "line": 0} for name in names),
@@ -60,7 +70,8 @@ def _frames(trace: Trace, number: int) -> list[dict[str, Any]]:
 
 
 def segments(allocator: DeviceCachingAllocator, live: Iterable[Block]) -> list[dict[str, Any]]:
-    """Return the segments, by address, as torch.cuda.memory_snapshot() does; `live` are the blocks not freed yet.
+    """Return the segments, by address, as torch.cuda.memory_snapshot() does; `live` are the blocks
+    not freed yet.
 
     An expandable segment gives one entry for each run of mapped blocks.
     """
@@ -74,7 +85,9 @@ def segments(allocator: DeviceCachingAllocator, live: Iterable[Block]) -> list[d
 
 
 def _segment(head: Block) -> dict[str, Any]:
-    """Return one segment, from its first block on, as torch.cuda.memory_snapshot() has it; sizes in bytes."""
+    """Return one segment, from its first block on, as torch.cuda.memory_snapshot() has it; sizes in
+    bytes.
+    """
     pool = head.free_list.pool
     blocks = []
     block: Block | None = head

@@ -1,4 +1,6 @@
-"""What several verbs have in common: arguments that they take, and how they say what cannot wait."""
+"""What several verbs have in common: arguments that they take, and how they say what cannot
+wait.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,26 +10,41 @@ import typer
 AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """How a verb takes a command: what stands behind its first word is for that."""
 
-Command = Annotated[list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")]
+Command = Annotated[
+    list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
+SiteFile = Annotated[
+    str | None,
+    typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours."),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option(
         "--report",
         "--xmem-report",
-        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON.",
+        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else "
+        "JSON.",
     ),
 ]
-HtmlFile = Annotated[Path | None, typer.Option("--html", "--xmem-html", help="Write charts and tables, one HTML file.")]
-SnapshotFile = Annotated[
-    Path | None, typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz.")
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", "--xmem-html", help="Write charts and tables, one HTML file."),
 ]
-PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")]
+SnapshotFile = Annotated[
+    Path | None,
+    typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz."),
+]
+PerfettoFile = Annotated[
+    Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")
+]
 Fresh = Annotated[
     bool,
     typer.Option(
-        "--fresh", "--xmem-fresh", envvar="XMEM_FRESH", help="Run dry even if nothing has changed since the last time."
+        "--fresh",
+        "--xmem-fresh",
+        envvar="XMEM_FRESH",
+        help="Run dry even if nothing has changed since the last time.",
     ),
 ]
 

@@ -16,17 +16,23 @@ from xmem_slurm.state import own_files
 
 
 def compare(
-    before: Annotated[str, typer.Argument(help="A file of `estimate --json`, or a script that was estimated.")],
+    before: Annotated[
+        str, typer.Argument(help="A file of `estimate --json`, or a script that was estimated.")
+    ],
     after: Annotated[str, typer.Argument(help="The same of what it is compared with.")],
     *,
     as_json: AsJson = False,
     html_file: HtmlFile = None,
 ) -> None:
-    """Compare two estimates: need and peak, what for, which lines and modules, and where each fits."""
+    """Compare two estimates: need and peak, what for, which lines and modules, and where each
+    fits.
+    """
     Reports(html=html_file).check()
     found = comparison.compare(_object_of(before), _object_of(after))
     names = before, after
-    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(comparison.lines(found, names)))
+    typer.echo(
+        found.model_dump_json(indent=2) if as_json else "\n".join(comparison.lines(found, names))
+    )
     sys.stdout.flush()
     if html_file is not None:
         try:
@@ -46,8 +52,12 @@ def _object_of(name: str) -> json_report.Report:
         try:
             return json_report.Report.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise UsageError(f"{name}: no estimate that can be read: {str(error).splitlines()[0]}") from error
+            raise UsageError(
+                f"{name}: no estimate that can be read: {str(error).splitlines()[0]}"
+            ) from error
     last = last_of(name)
     if len(last.said) != 1:
-        raise UsageError(f"{name}: a heterogeneous job; compare what `--json` says of its components")
+        raise UsageError(
+            f"{name}: a heterogeneous job; compare what `--json` says of its components"
+        )
     return json_report.Report.model_validate(next(iter(last.said.values())).document)

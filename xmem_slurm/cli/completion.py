@@ -8,9 +8,15 @@ from xmem_slurm.cli import main, pages, verb_pages
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that completes it.")],
-    program: Annotated[Literal["xsbatch", "xmem-slurm"], typer.Argument(help="What is completed.")] = "xsbatch",
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that completes it.")
+    ],
+    program: Annotated[
+        Literal["xsbatch", "xmem-slurm"], typer.Argument(help="What is completed.")
+    ] = "xsbatch",
 ) -> None:
-    """Print a program's completion for a shell; the wheel has it in share/, too, where the shell looks by itself."""
+    """Print a program's completion for a shell; the wheel has it in share/, too, where the shell
+    looks by itself.
+    """
     own = pages.render(shell) if program == "xsbatch" else verb_pages.render(shell, main.whole())
     typer.echo(own, nl=False)

@@ -13,7 +13,9 @@ from xmem_slurm.submission.answer import Wishes
 
 
 def config(
-    script: Annotated[str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")] = None,
+    script: Annotated[
+        str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")
+    ] = None,
 ) -> None:
     """Show which settings hold, and where each is from: your file, a script, the environment."""
     try:
@@ -24,7 +26,10 @@ def config(
     found, complaints = settings.effective(job)
     typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
-    shown = [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]
+    shown = [
+        *settings.ANYWHERE,
+        *(name for name in names if name in found and name not in settings.ANYWHERE),
+    ]
     rows = [(name, *found.get(name, (_default(name), "default"))) for name in shown]
     width = max(12, *(len(value) for _, value, _ in rows))
     typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))

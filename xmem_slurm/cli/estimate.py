@@ -30,7 +30,13 @@ from xmem_slurm.estimating import asked
 from xmem_slurm.slurm.submission import Submission
 
 Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", "--xmem-verbose", help="Say what the memory is for, and why it is how sure.")
+    bool,
+    typer.Option(
+        "-v",
+        "--verbose",
+        "--xmem-verbose",
+        help="Say what the memory is for, and why it is how sure.",
+    ),
 ]
 
 _MOST_READ = 1 << 20
@@ -46,11 +52,17 @@ def estimate(
     snapshot_file: SnapshotFile = None,
     perfetto_file: PerfettoFile = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="A GPU of the catalogue (`xmem-slurm gpus`), in place of a site's.")
+        str | None,
+        typer.Option(
+            "--gpu", help="A GPU of the catalogue (`xmem-slurm gpus`), in place of a site's."
+        ),
     ] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs may take (60).")
+        float | None,
+        typer.Option(
+            "--budget", "--xmem-budget", help="CPU seconds that the dry runs may take (60)."
+        ),
     ] = None,
     engine: EngineName = None,
     ranks: Ranks = None,
@@ -62,18 +74,29 @@ def estimate(
     advice: Annotated[
         bool,
         typer.Option(
-            "--advice", help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing."
+            "--advice",
+            help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, "
+            "checkpointing.",
         ),
     ] = False,
     max_batch: Annotated[
-        bool, typer.Option("--max-batch", help="Find the largest batch that fits each GPU, by several dry runs on it.")
+        bool,
+        typer.Option(
+            "--max-batch",
+            help="Find the largest batch that fits each GPU, by several dry runs on it.",
+        ),
     ] = False,
     vary: Annotated[
         str | None,
-        typer.Option(help="With --max-batch: batch_size=--OPTION or batch_size=VARIABLE, if no DataLoader has it."),
+        typer.Option(
+            help="With --max-batch: batch_size=--OPTION or batch_size=VARIABLE, if no DataLoader "
+            "has it."
+        ),
     ] = None,
 ) -> None:
-    """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted."""
+    """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is
+    submitted.
+    """
     reports = Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     if "--" not in sys.argv:
@@ -105,36 +128,48 @@ def estimate(
     )
     if max_batch or vary is not None:
         if reports.wanted or advice:
-            raise UsageError("--max-batch is an estimate of its own: it goes with no report and not with --advice")
+            raise UsageError(
+                "--max-batch is an estimate of its own: it goes with no report and not with "
+                "--advice"
+            )
         _largest_batches(job, wanted, vary, as_json=as_json)
         return
     hand_out(asked.estimate(job, wanted, tell), reports, as_json=as_json, verbose=verbose)
 
 
-def _largest_batches(job: Submission, wanted: asked.Wanted, vary: str | None, *, as_json: bool) -> None:
+def _largest_batches(
+    job: Submission, wanted: asked.Wanted, vary: str | None, *, as_json: bool
+) -> None:
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - what is known is told without it
     from xmem_slurm.report import max_batch as batches  # noqa: PLC0415
 
     found = by_dry_run.largest_batches(job, wanted, vary, tell)
-    typer.echo(json.dumps(batches.objects(found), indent=2) if as_json else "\n".join(batches.lines(found)))
+    typer.echo(
+        json.dumps(batches.objects(found), indent=2) if as_json else "\n".join(batches.lines(found))
+    )
 
 
 def _ask_of_ours(command: Sequence[str]) -> None:
-    """See that no option of ours stands behind the script by mistake, where it is the script's, and none is mistyped.
+    """See that no option of ours stands behind the script by mistake, where it is the script's, and
+    none is mistyped.
 
     Raises:
-        UsageError: one is; or one does, and the files of the command, if it has any, do not have that word in them.
+        UsageError: one is; or one does, and the files of the command, if it has any, do not have
+            that word in them.
     """
     own = {name for each in inspect.get_annotations(estimate).values() for name in _names(each)}
     if command[0].startswith("-"):
         near = difflib.get_close_matches(command[0], own, n=1)
-        raise UsageError(f"{command[0]}: no such option{f'; did you mean {near[0]}?' if near else ''}")
+        raise UsageError(
+            f"{command[0]}: no such option{f'; did you mean {near[0]}?' if near else ''}"
+        )
     texts = [_beginning(Path(word)) for word in command if Path(word).is_file()]
     for word in command:
         name = word.partition("=")[0]
         if name in own and texts and not any(name.encode() in text for text in texts):
             raise UsageError(
-                f"{name} comes after {command[0]}, so it would be passed to that: if it is meant for xmem-slurm, write"
+                f"{name} comes after {command[0]}, so it would be passed to that: if it is meant "
+                "for xmem-slurm, write"
                 f" it before; if not, `xmem-slurm estimate -- {shlex.join(command)}`"
             )
 
@@ -146,4 +181,6 @@ def _beginning(path: Path) -> bytes:
 
 def _names(annotation: Any) -> Iterator[str]:
     for each in getattr(annotation, "__metadata__", ()):
-        yield from (name for name in (each.default, *(each.param_decls or ())) if str(name).startswith("--"))
+        yield from (
+            name for name in (each.default, *(each.param_decls or ())) if str(name).startswith("--")
+        )

@@ -1,4 +1,6 @@
-"""`xmem-slurm explain`: the last estimate again, in any form, with nothing run; of a job, what it really used."""
+"""`xmem-slurm explain`: the last estimate again, in any form, with nothing run; of a job, what it
+really used.
+"""
 
 import os
 import re
@@ -20,26 +22,34 @@ _JOB = re.compile(r"\d+(_\d+)?")
 
 def explain(
     script: Annotated[
-        str | None, typer.Argument(help="One of its files, or a job's number; else the last estimate of all.")
+        str | None,
+        typer.Argument(help="One of its files, or a job's number; else the last estimate of all."),
     ] = None,
     *,
     as_json: AsJson = False,
     as_tree: Annotated[
-        bool, typer.Option("--tree", help="What is alive at the peak, below the lines of yours that asked for it.")
+        bool,
+        typer.Option(
+            "--tree", help="What is alive at the peak, below the lines of yours that asked for it."
+        ),
     ] = False,
     report_file: ReportFile = None,
     html_file: HtmlFile = None,
     snapshot_file: SnapshotFile = None,
     perfetto_file: PerfettoFile = None,
 ) -> None:
-    """Show the last estimate again, with all that is known of it, in any form; of a job, what it really used."""
+    """Show the last estimate again, with all that is known of it, in any form; of a job, what it
+    really used.
+    """
     reports = Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     if as_tree and as_json:
         raise UsageError("--tree and --json: one of them")
     if script is not None and _JOB.fullmatch(script) and not Path(script).exists():
         if as_tree:
-            raise UsageError(f"--tree: of job {script} is known what it used, not what for; name its script")
+            raise UsageError(
+                f"--tree: of job {script} is known what it used, not what for; name its script"
+            )
         from xmem_slurm.cli.outcomes import explain_job  # noqa: PLC0415 - an estimate is explained without it
 
         if not explain_job(script, as_json=as_json):
@@ -69,7 +79,8 @@ def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
 
 
 def last_of(script: str | None) -> answers.KeptEstimate:
-    """Return the newest estimate that is kept of a script, of any where it is None; and say if it is out of date.
+    """Return the newest estimate that is kept of a script, of any where it is None; and say if it
+    is out of date.
 
     Raises:
         UsageError: there is none.
@@ -77,9 +88,15 @@ def last_of(script: str | None) -> answers.KeptEstimate:
     last = next((each for each in answers.newest() if script is None or each.is_of(script)), None)
     if last is None:
         which = f" of {script}" if script is not None else ""
-        raise UsageError(f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one")
+        raise UsageError(
+            f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one"
+        )
     changed = last.outdated_by()
     if changed is not None:
         name = os.path.relpath(changed)
-        typer.echo(f"xmem-slurm: {name} has changed since that estimate; `xmem-slurm estimate` makes it anew", err=True)
+        typer.echo(
+            f"xmem-slurm: {name} has changed since that estimate; `xmem-slurm estimate` makes it "
+            "anew",
+            err=True,
+        )
     return last

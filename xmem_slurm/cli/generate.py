@@ -22,29 +22,50 @@ from xmem_slurm.slurm.submission import Submission
 
 
 def generate(
-    command: Annotated[list[str] | None, typer.Argument(help="-- COMMAND that the job runs.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="-- COMMAND that the job runs.")
+    ] = None,
     *,
     template: Annotated[str, typer.Option("--template", help="The template's name.")] = "plain",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value; --show lists the keys.")] = None,
-    axes: Annotated[list[str] | None, typer.Option("--grid", help="key=v1,v2: an axis of a sweep.")] = None,
-    table: Annotated[Path | None, typer.Option("--csv", help="The points of a sweep; keys in the first line.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value; --show lists the keys.")
+    ] = None,
+    axes: Annotated[
+        list[str] | None, typer.Option("--grid", help="key=v1,v2: an axis of a sweep.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", help="The points of a sweep; keys in the first line.")
+    ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--templates", envvar="XMEM_TEMPLATES", help="A folder of your own templates.")
+        Path | None,
+        typer.Option(
+            "--templates", envvar="XMEM_TEMPLATES", help="A folder of your own templates."
+        ),
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the templates.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Show the template and what can be set in it.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show the template and what can be set in it.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")
+    ] = None,
     site: SiteFile = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs of one job may take (60)."),
+        typer.Option(
+            "--budget",
+            "--xmem-budget",
+            help="CPU seconds that the dry runs of one job may take (60).",
+        ),
     ] = None,
     engine: EngineName = None,
     ranks: Ranks = None,
     policy: Policy = None,
     margin: Margin = None,
 ) -> None:
-    """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
+    """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is
+    submitted.
+    """
     folders = templates.folders(folder, _site_templates(site))
     if list_all:
         for each in templates.available(folders):
@@ -60,13 +81,23 @@ def generate(
     values = templates.values(chosen, settings or [])
     commands = sweep.commands(command, points)
     first = scripts.draft(chosen, values, commands[0], os.environ)
-    wishes = wishes_of(first, budget=budget, engine=engine, ranks=ranks, policy=policy, margin=margin)
-    where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
+    wishes = wishes_of(
+        first, budget=budget, engine=engine, ranks=ranks, policy=policy, margin=margin
+    )
+    where = loading.load_site(
+        places.site_file(site)
+    ).without_shares()  # a script alone cannot hold a job to its share
     where = where.ordered_by(wishes.policy).sparing(wishes.margin)
     gpus = loading.option_gpus(where, loading.load_catalogue())
-    there = [path for name in where.option if output and (path := _file(output, chosen.name, name)).exists()]
+    there = [
+        path
+        for name in where.option
+        if output and (path := _file(output, chosen.name, name)).exists()
+    ]
     if there:
-        raise UsageError(f"{there[0]}: it is there, and nothing is overwritten; name another --output")
+        raise UsageError(
+            f"{there[0]}: it is there, and nothing is overwritten; name another --output"
+        )
     target = scripts.Target(where, gpus, os.environ)
     allowance, how = Budget(seconds=wishes.budget), Asked(wishes.engine, wishes.ranks)
     work = "running the job dry to see how much GPU memory it needs"
@@ -83,7 +114,9 @@ def generate(
             values,
             list(zip(map(sweep.label, points), commands, strict=True)),
             target,
-            lambda jobs: dispatch.together([size(*numbered) for numbered in enumerate(jobs, 1)], where.dry_run),
+            lambda jobs: dispatch.together(
+                [size(*numbered) for numbered in enumerate(jobs, 1)], where.dry_run
+            ),
         )
     for script in made:
         typer.echo("\n".join(f"xmem-slurm: {line}" for line in script.lines), err=True)
@@ -103,11 +136,14 @@ def _file(folder: Path, template: str, option: str) -> Path:
 
 
 def _hand_out(made: Sequence[scripts.Generated], name: str, folder: Path | None) -> None:
-    """Print the only script, or write each to a file of its own, named after its GPU option; overwrite nothing."""
+    """Print the only script, or write each to a file of its own, named after its GPU option;
+    overwrite nothing.
+    """
     if folder is None:
         if len(made) > 1:
             raise UsageError(
-                f"the points need {len(made)} kinds of GPU ({', '.join(each.option for each in made)});"
+                f"the points need {len(made)} kinds of GPU "
+                f"({', '.join(each.option for each in made)});"
                 " --output FOLDER takes a script for each"
             )
         typer.echo(made[0].script, nl=False)

@@ -12,7 +12,9 @@ from xmem_slurm.units import human
 
 
 def gpus(
-    word: Annotated[str | None, typer.Argument(help="Only those with this in their name, or in the site's.")] = None,
+    word: Annotated[
+        str | None, typer.Argument(help="Only those with this in their name, or in the site's.")
+    ] = None,
     *,
     site: SiteFile = None,
     as_json: AsJson = False,
@@ -26,11 +28,15 @@ def gpus(
         here = None
     options = {} if here is None else here.option
     names = {
-        name: [option for option, each in options.items() if each.gpu == name and each.share is None]
+        name: [
+            option for option, each in options.items() if each.gpu == name and each.share is None
+        ]
         for name in catalogue
     }
     part = (word or "").lower()
-    shown = [name for name in catalogue if any(part in each.lower() for each in [name, *names[name]])]
+    shown = [
+        name for name in catalogue if any(part in each.lower() for each in [name, *names[name]])
+    ]
     if not shown:
         raise UsageError(f"{word}: no GPU of the catalogue, nor of the site, has that in its name")
     shown.sort(key=lambda name: not names[name])  # those of the site first

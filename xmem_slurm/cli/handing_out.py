@@ -1,4 +1,6 @@
-"""An estimate is handed out: printed, then drawn in the files that were asked for, which fail by a line at most."""
+"""An estimate is handed out: printed, then drawn in the files that were asked for, which fail by a
+line at most.
+"""
 
 import json
 import sys
@@ -24,9 +26,13 @@ class Reports(NamedTuple):
 
     @property
     def wanted(self) -> Sequence[tuple[Path, str]]:
-        """The files, and how the name of one of that form would end; "" where its own name says it."""
+        """The files, and how the name of one of that form would end; "" where its own name says
+        it.
+        """
         endings = ("", ".html", ".pickle", ".trace.json")
-        return [(path, ending) for path, ending in zip(self, endings, strict=True) if path is not None]
+        return [
+            (path, ending) for path, ending in zip(self, endings, strict=True) if path is not None
+        ]
 
     def check(self) -> None:
         """See before a minute is spent whether they can be written.
@@ -41,7 +47,8 @@ class Reports(NamedTuple):
 
 
 def hand_out(found: Estimated, reports: Reports, *, as_json: bool, verbose: bool) -> None:
-    """Print what is known, then write the reports: one that fails costs one line, and an exit status of 1.
+    """Print what is known, then write the reports: one that fails costs one line, and an exit
+    status of 1.
 
     Raises:
         XmemError: of what is known nothing is left that a report could be made of.
@@ -49,16 +56,26 @@ def hand_out(found: Estimated, reports: Reports, *, as_json: bool, verbose: bool
     for component, why in found.left.items():
         typer.echo(f"xmem-slurm: component {component}: {why}", err=True)
     if as_json:
-        listed = {"components": [{"component": n, "estimate": each.document} for n, each in found.said.items()]}
+        listed = {
+            "components": [
+                {"component": n, "estimate": each.document} for n, each in found.said.items()
+            ]
+        }
         typer.echo(json.dumps(listed if found.several else found.said[0].document, indent=2))
     else:
         for component, each in found.said.items():
             lines = each.full if verbose else each.brief
-            typer.echo("\n".join(f"component {component}: {line}" if found.several else line for line in lines))
+            typer.echo(
+                "\n".join(
+                    f"component {component}: {line}" if found.several else line for line in lines
+                )
+            )
     sys.stdout.flush()
     if found.known_since is not None:
         typer.echo(
-            f"xmem-slurm: known since {when(found.known_since)}: nothing that the dry run read has changed", err=True
+            f"xmem-slurm: known since {when(found.known_since)}: nothing that the dry run read has "
+            "changed",
+            err=True,
         )
     if reports.wanted:
         _write(found, reports)
@@ -68,7 +85,10 @@ def _write(found: Estimated, reports: Reports) -> None:
     from xmem_slurm.report import files  # noqa: PLC0415 - what is only said does not wait for it
 
     sized = found.sized()
-    failures = [files.failure(path, sized, found.templates, files.WRITERS.get(form)) for path, form in reports.wanted]
+    failures = [
+        files.failure(path, sized, found.templates, files.WRITERS.get(form))
+        for path, form in reports.wanted
+    ]
     for failure in filter(None, failures):
         typer.echo(f"xmem-slurm: {failure}", err=True)
     if any(failures):

@@ -24,17 +24,28 @@ _SITE_LINK = "site.toml"
 @app.command("up")
 def up(
     site: SiteFile = None,
-    accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB: sacct works.")] = False,
-    with_hooks: Annotated[bool, typer.Option("--hooks", help="With the hooks of `site install`.")] = False,
+    accounting: Annotated[
+        bool, typer.Option("--accounting", help="With slurmdbd and MariaDB: sacct works.")
+    ] = False,
+    with_hooks: Annotated[
+        bool, typer.Option("--hooks", help="With the hooks of `site install`.")
+    ] = False,
 ) -> None:
     """Start the cluster; does nothing if it runs already."""
     started, path = time.monotonic(), places.site_file(site)
     loaded = loading.load_site(path)
-    lab.up(loaded, lab.default_folder(), accounting=accounting, hooks=hooks.render(path, loaded) if with_hooks else {})
+    lab.up(
+        loaded,
+        lab.default_folder(),
+        accounting=accounting,
+        hooks=hooks.render(path, loaded) if with_hooks else {},
+    )
     link = lab.default_folder() / _SITE_LINK
     link.unlink(missing_ok=True)
     link.symlink_to(path.absolute())
-    typer.echo(f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True)
+    typer.echo(
+        f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True
+    )
 
 
 @app.command("down")
@@ -50,16 +61,23 @@ def status() -> None:
     typer.echo(f"{status.folder}: {'up' if status.running else 'not up'}")
     for daemon, runs in status.daemons.items():
         node = daemon.removeprefix("slurmd.")
-        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {status.nodes.get(node, '')}".rstrip())
+        typer.echo(
+            f"  {daemon:24} {'runs' if runs else 'gone'}  {status.nodes.get(node, '')}".rstrip()
+        )
 
 
 @app.command("exec", context_settings=AS_TYPED)
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command to run against the lab's cluster.")],
+    command: Annotated[
+        list[str], typer.Argument(help="The command to run against the lab's cluster.")
+    ],
 ) -> None:
-    """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
+    """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's
+    cluster.
+    """
     folder = lab.default_folder()
-    # What is recorded there goes with the lab: jobs on stand-ins must not teach margins for GPUs (`outcomes.learning`).
+    # What is recorded there goes with the lab: jobs on stand-ins must not teach margins for GPUs
+    # (`outcomes.learning`).
     environ = {**os.environ, **lab.environment(folder), "XDG_STATE_HOME": str(lab.records(folder))}
     link = folder / _SITE_LINK
     if link.is_symlink():

@@ -1,4 +1,6 @@
-"""`xmem-slurm VERB`: everything beside submitting. A verb is imported when it is run: nobody waits for the others."""
+"""`xmem-slurm VERB`: everything beside submitting. A verb is imported when it is run: nobody waits
+for the others.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +17,9 @@ from xmem_slurm.state import signals
 
 
 class _Place(NamedTuple):
-    """Where a verb is, as MODULE:NAME in this room, a function or verbs of its own; `help` is its first sentence."""
+    """Where a verb is, as MODULE:NAME in this room, a function or verbs of its own; `help` is its
+    first sentence.
+    """
 
     place: str
     help: str
@@ -26,56 +30,75 @@ class _Place(NamedTuple):
 VERBS: Mapping[str, _Place] = {
     "estimate": _Place(
         "estimate:estimate",
-        "Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted.",
+        "Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, "
+        "nothing is submitted.",
         as_typed=True,
     ),
     "plan": _Place(
         "plan:plan",
-        "Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry run.",
+        "Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry "
+        "run.",
         as_typed=True,
     ),
     "explain": _Place(
         "explain:explain",
-        "Show the last estimate again, with all that is known of it, in any form; of a job, what it really used.",
+        "Show the last estimate again, with all that is known of it, in any form; of a job, what "
+        "it really used.",
     ),
     "compare": _Place(
         "compare:compare",
-        "Compare two estimates: need and peak, what for, which lines and modules, and where each fits.",
+        "Compare two estimates: need and peak, what for, which lines and modules, and where each "
+        "fits.",
     ),
     "trust": _Place(
         "outcomes:trust",
-        "Say how good the estimates of your recorded jobs were: how many fitted, and how near they came.",
+        "Say how good the estimates of your recorded jobs were: how many fitted, and how near they "
+        "came.",
     ),
     "learn": _Place(
-        "outcomes:learn", "Find margins by what your recorded jobs really used; your next estimates have them."
+        "outcomes:learn",
+        "Find margins by what your recorded jobs really used; your next estimates have them.",
     ),
-    "waste": _Place("outcomes:waste", "Say which GPUs your jobs asked for, had, and would have done with, in hours."),
+    "waste": _Place(
+        "outcomes:waste",
+        "Say which GPUs your jobs asked for, had, and would have done with, in hours.",
+    ),
     "generate": _Place(
         "generate:generate",
-        "Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted.",
+        "Write a batch script for a command on stdout, asking for the GPU that fits; nothing is "
+        "submitted.",
         as_typed=True,
     ),
     "config": _Place(
-        "config:config", "Show which settings hold, and where each is from: your file, a script, the environment."
+        "config:config",
+        "Show which settings hold, and where each is from: your file, a script, the environment.",
     ),
-    "gpus": _Place("gpus:gpus", "List the GPUs of the catalogue, and which of them the site has, under what name."),
+    "gpus": _Place(
+        "gpus:gpus",
+        "List the GPUs of the catalogue, and which of them the site has, under what name.",
+    ),
     "completion": _Place(
         "completion:completion",
-        "Print a program's completion for a shell; the wheel has it in share/, too, where the shell looks by itself.",
+        "Print a program's completion for a shell; the wheel has it in share/, too, where the "
+        "shell looks by itself.",
     ),
     "filter": _Place(
         "filter:filter_submission",
         "Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting.",
         hidden=True,
     ),
-    "lab": _Place("lab:app", "A real throw-away Slurm cluster on this machine, its nodes as in a site file."),
+    "lab": _Place(
+        "lab:app", "A real throw-away Slurm cluster on this machine, its nodes as in a site file."
+    ),
     "device": _Place("device:app", "The stand-in CUDA libraries that a dry run uses."),
     "site": _Place("site:app", "Site files: what this cluster offers."),
 }
 
 
 class _LazyVerb(TyperCommand):
-    """A verb of the table: of itself it knows its name and what help says of it; `whole` is the verb."""
+    """A verb of the table: of itself it knows its name and what help says of it; `whole` is the
+    verb.
+    """
 
     def __init__(self, name: str, place: _Place) -> None:
         super().__init__(name, help=place.help, hidden=place.hidden)
@@ -84,10 +107,14 @@ class _LazyVerb(TyperCommand):
     def whole(self) -> Any:
         """Import the verb, and return it as typer has it."""
         module, _, name = self.place.place.partition(":")
-        found: typer.Typer | Callable[..., None] = getattr(import_module(f"xmem_slurm.cli.{module}"), name)
+        found: typer.Typer | Callable[..., None] = getattr(
+            import_module(f"xmem_slurm.cli.{module}"), name
+        )
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(add_completion=False)
-            found.command(hidden=self.hidden, context_settings=AS_TYPED if self.place.as_typed else None)(function)
+            found.command(
+                hidden=self.hidden, context_settings=AS_TYPED if self.place.as_typed else None
+            )(function)
         command = typer.main.get_command(found)
         command.name = self.name
         return command
@@ -101,7 +128,12 @@ class _LazyVerbs(TyperGroup):
     """xmem-slurm with its verbs, none of them imported."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{**settings, "commands": {name: _LazyVerb(name, place) for name, place in VERBS.items()}})
+        super().__init__(
+            **{
+                **settings,
+                "commands": {name: _LazyVerb(name, place) for name, place in VERBS.items()},
+            }
+        )
 
 
 app = typer.Typer(
@@ -119,7 +151,9 @@ _Misused: Any = typer.BadParameter.__mro__[2]
 
 @app.callback(invoke_without_command=True)
 def _top(
-    version: Annotated[bool, typer.Option("--version", "-V", "-v", help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", "-v", help="Show the version.")
+    ] = False,
 ) -> None:
     if version:
         typer.echo(f"xmem-slurm {__version__}")
@@ -127,14 +161,18 @@ def _top(
 
 
 def whole() -> Any:
-    """Return xmem-slurm with all of its verbs, imported, as its man page and its completions are made of it."""
+    """Return xmem-slurm with all of its verbs, imported, as its man page and its completions are
+    made of it.
+    """
     command: Any = typer.main.get_command(app)
     command.commands = {name: verb.whole() for name, verb in command.commands.items()}
     return command
 
 
 def main() -> NoReturn:
-    """Run the command line; an error is one line on stderr and its exit code, ours and typer's alike."""
+    """Run the command line; an error is one line on stderr and its exit code, ours and typer's
+    alike.
+    """
     try:
         with signals.clearing_up():
             code = app(prog_name="xmem-slurm", standalone_mode=False)  # also as `python -m`
@@ -146,7 +184,9 @@ def main() -> NoReturn:
 
 
 def _words(error: Any) -> str:
-    """Return what was wrong, as ours say it; of what typer found also where more is said. Nothing: help was shown."""
+    """Return what was wrong, as ours say it; of what typer found also where more is said. Nothing:
+    help was shown.
+    """
     if isinstance(error, XmemError):
         return str(error)
     what = error.format_message().rstrip(".")

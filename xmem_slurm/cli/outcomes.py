@@ -1,4 +1,6 @@
-"""`xmem-slurm trust`, `learn` and `waste`, of one's own jobs and of a site's: what jobs really used."""
+"""`xmem-slurm trust`, `learn` and `waste`, of one's own jobs and of a site's: what jobs really
+used.
+"""
 
 import contextlib
 import json
@@ -32,7 +34,13 @@ from xmem_slurm.state import own_files
 
 Since = Annotated[str, typer.Option("--since", help="How long ago the oldest job ended: 30d, 12w.")]
 Coverage = Annotated[
-    float, typer.Option("--coverage", min=0.5, max=0.99, help="The share of jobs for which a margin is to be enough.")
+    float,
+    typer.Option(
+        "--coverage",
+        min=0.5,
+        max=0.99,
+        help="The share of jobs for which a margin is to be enough.",
+    ),
 ]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write the tables, one HTML file.")]
 _DAYS = {"d": 1, "w": 7}
@@ -45,7 +53,9 @@ def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None
 
 
 def trust(since: Since = "400d", *, as_json: AsJson = False) -> None:
-    """Say how good the estimates of your recorded jobs were: how many fitted, and how near they came."""
+    """Say how good the estimates of your recorded jobs were: how many fitted, and how near they
+    came.
+    """
     days = _days(since)
     record = track_record(records.since(_own(), days))
     shown = json.dumps(told.trust_document(record, days), indent=2) if as_json else None
@@ -57,11 +67,20 @@ def site_learn(
     since: Since = "400d",
     coverage: Coverage = learning.COVERAGE,
 ) -> None:
-    """Find margins by what all recorded jobs of the site really used, for everybody's next estimates."""
+    """Find margins by what all recorded jobs of the site really used, for everybody's next
+    estimates.
+    """
     loaded = loading.load_site(places.site_file(site))
     if loaded.outcomes.margins is None:
         raise SiteError(f"{places.site_file(site)}: [outcomes] margins names no file to write")
-    _learn(_of_site(loaded), _days(since), coverage, "jobs of this site", loaded.outcomes.margins, everybody=True)
+    _learn(
+        _of_site(loaded),
+        _days(since),
+        coverage,
+        "jobs of this site",
+        loaded.outcomes.margins,
+        everybody=True,
+    )
 
 
 def waste(
@@ -69,7 +88,10 @@ def waste(
     since: Since = "30d",
     *,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Estimate stored scripts again, where nothing recorded their jobs.")
+        bool,
+        typer.Option(
+            "--replay", help="Estimate stored scripts again, where nothing recorded their jobs."
+        ),
     ] = False,
     as_json: AsJson = False,
     html_file: HtmlFile = None,
@@ -77,8 +99,18 @@ def waste(
     """Say which GPUs your jobs asked for, had, and would have done with, in hours."""
     loaded = loading.load_site(places.site_file(site))
     if replay and os.geteuid() == 0:
-        raise UsageError("--replay runs scripts dry, which root does for nobody: call it as their user")
-    _waste(loaded, _own(), _days(since), everybody=False, replay=replay, as_json=as_json, html_file=html_file)
+        raise UsageError(
+            "--replay runs scripts dry, which root does for nobody: call it as their user"
+        )
+    _waste(
+        loaded,
+        _own(),
+        _days(since),
+        everybody=False,
+        replay=replay,
+        as_json=as_json,
+        html_file=html_file,
+    )
 
 
 def site_waste(
@@ -90,7 +122,15 @@ def site_waste(
 ) -> None:
     """Say which GPUs the site's jobs asked for, had, and would have done with, in hours."""
     loaded = loading.load_site(places.site_file(site))
-    _waste(loaded, _of_site(loaded), _days(since), everybody=True, replay=False, as_json=as_json, html_file=html_file)
+    _waste(
+        loaded,
+        _of_site(loaded),
+        _days(since),
+        everybody=True,
+        replay=False,
+        as_json=as_json,
+        html_file=html_file,
+    )
 
 
 def explain_job(job: str, *, as_json: bool) -> bool:
@@ -113,9 +153,17 @@ def explain_job(job: str, *, as_json: bool) -> bool:
 
 
 def _learn(
-    found: Sequence[JobOutcome], days: float, coverage: float, whose: str, place: Path, *, everybody: bool
+    found: Sequence[JobOutcome],
+    days: float,
+    coverage: float,
+    whose: str,
+    place: Path,
+    *,
+    everybody: bool,
 ) -> None:
-    """Learn, say what, and write it. Accounting, where there is one, knows of failures that no recorder sees."""
+    """Learn, say what, and write it. Accounting, where there is one, knows of failures that no
+    recorder sees.
+    """
     failed = set[str]()
     with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
         failed = sources.not_completed(days, everybody=everybody)
@@ -144,21 +192,30 @@ def _waste(
     as_json: bool,
     html_file: Path | None,
 ) -> None:
-    """Report the waste of a site's jobs, by its accounting; where it has none, by what was recorded alone."""
+    """Report the waste of a site's jobs, by its accounting; where it has none, by what was recorded
+    alone.
+    """
     gpus = loading.option_gpus(site, loading.load_catalogue())
     found = records.since(found, days)
     try:
         with terminal.progress("asking sacct which jobs had GPUs"):
             accounted = sources.accounted(days, everybody=everybody)
     except SlurmError as error:
-        typer.echo(f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}", err=True)
+        typer.echo(
+            f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}",
+            err=True,
+        )
         accounted = [wasted.as_accounted(each) for each in found]
     spent = wasted.spent(accounted, found, site, gpus)
     if replay:
         replayed = _replayed(wasted.to_replay(spent, accounted))
         spent = wasted.spent(accounted, found, site, gpus, replayed)
     sums = wasted.summed(spent, site)
-    typer.echo(json.dumps(report.document(sums, days), indent=2) if as_json else "\n".join(report.lines(sums, days)))
+    typer.echo(
+        json.dumps(report.document(sums, days), indent=2)
+        if as_json
+        else "\n".join(report.lines(sums, days))
+    )
     sys.stdout.flush()
     if html_file is not None:
         try:
@@ -168,7 +225,9 @@ def _waste(
 
 
 def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
-    """Estimate jobs by the scripts that Slurm has kept, each in its folder; return what they need, by name."""
+    """Estimate jobs by the scripts that Slurm has kept, each in its folder; return what they need,
+    by name.
+    """
     found = {}
     for each in jobs:
         stored = sources.stored(each.number)
@@ -179,7 +238,9 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
             job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
             try:
                 estimated = asked.estimate(job, Wanted(), tell)
-                found[each.script] = max(said.document["required_bytes"] for said in estimated.said.values())
+                found[each.script] = max(
+                    said.document["required_bytes"] for said in estimated.said.values()
+                )
             except XmemError as error:
                 tell(f"{each.name}: {error}")
     return found
@@ -204,7 +265,9 @@ def _of_site(site: Site) -> list[JobOutcome]:
         SiteError: it names no spool, or that cannot be read.
     """
     if site.outcomes.spool is None:
-        raise SiteError(f"site {site.name}: [outcomes] spool names no folder that all its jobs' outcomes are in")
+        raise SiteError(
+            f"site {site.name}: [outcomes] spool names no folder that all its jobs' outcomes are in"
+        )
     try:
         return records.outcomes(site.outcomes.spool)
     except OSError as error:
@@ -242,7 +305,9 @@ def _slurm_state(job: str) -> str:
 
 
 def _output(job: str) -> list[str]:
-    """Return the last lines of a job's output, as far as Slurm still knows where it is and they are the user's."""
+    """Return the last lines of a job's output, as far as Slurm still knows where it is and they are
+    the user's.
+    """
     try:
         shown = client.run(["scontrol", "show", "job", job], sources.SACCT_SECONDS)
         named = re.search(r"StdErr=(\S+)", shown)

@@ -1,7 +1,7 @@
 """xsbatch's man page and shell completions, from its option table and sbatch's.
 
-`python -m xmem_slurm.cli.pages` writes them into share/, from where they go into the wheel: man and the shells look
-there for a program of the same prefix. `xmem-slurm completion SHELL` prints one.
+`python -m xmem_slurm.cli.pages` writes them into share/, from where they go into the wheel: man and
+the shells look there for a program of the same prefix. `xmem-slurm completion SHELL` prints one.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,12 @@ from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH
 from xmem_slurm.submission import changed_scripts
 from xmem_slurm.submission.settings import ANYWHERE, OWN_OPTIONS, OwnOption
 
-PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "fish": "xsbatch.fish.j2", "man": "xsbatch.1.j2"}
+PAGES = {
+    "bash": "xsbatch.bash.j2",
+    "zsh": "xsbatch.zsh.j2",
+    "fish": "xsbatch.fish.j2",
+    "man": "xsbatch.1.j2",
+}
 SHARE = {
     "bash": "bash-completion/completions/xsbatch",
     "zsh": "zsh/site-functions/_xsbatch",
@@ -38,7 +43,8 @@ _FILES = (
 _FOLDERS = ("chdir",)
 _ASKED = {
     "partition": "sinfo --noheader --format=%R",
-    "reservation": "scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ ]*\\).*/\\1/p'",
+    "reservation": "scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ "
+    "]*\\).*/\\1/p'",
     "constraint": "sinfo --noheader --format=%f | tr , '\\n'",
     "nodelist": "sinfo --noheader --Node --format=%N",
     "exclude": "sinfo --noheader --Node --format=%N",
@@ -61,7 +67,13 @@ class _Entry(NamedTuple):
             return ""
         if self.name in _ASKED:
             return f' -x -a "({_ASKED[self.name]} 2>/dev/null)"'
-        return " -r" if self.name in (*_FILES, *_FOLDERS) else f" -x -a '{self.words}'" if self.words else " -x"
+        return (
+            " -r"
+            if self.name in (*_FILES, *_FOLDERS)
+            else f" -x -a '{self.words}'"
+            if self.words
+            else " -x"
+        )
 
     @property
     def zsh(self) -> str:
@@ -81,9 +93,14 @@ def render(page: str) -> str:
     if page not in PAGES:
         raise UsageError(f"{page}: no such page; there are {', '.join(PAGES)}")
     theirs = [
-        _Entry(o.name, o.short, "value" if o.arity == REQUIRED else "", "") for o in SBATCH.options if not o.until
+        _Entry(o.name, o.short, "value" if o.arity == REQUIRED else "", "")
+        for o in SBATCH.options
+        if not o.until
     ]
-    ours = [_Entry(o.name, "", o.value, o.help.replace("[", "(").replace("]", ")"), _words(o)) for o in OWN_OPTIONS]
+    ours = [
+        _Entry(o.name, "", o.value, o.help.replace("[", "(").replace("]", ")"), _words(o))
+        for o in OWN_OPTIONS
+    ]
     words = [f"--{e.name}" + ("=" if e.value else "") for e in [*ours, *theirs]]
     words += [f"--{o.name}=" for o in SBATCH.options if o.arity not in (NONE, REQUIRED)]
     values = {
@@ -108,16 +125,22 @@ def _bash_values() -> dict[str, str]:
 
     def patterns(names: tuple[str, ...]) -> str:
         letters = [f"-{SBATCH.by_name[name].short}" for name in names if name in SBATCH.by_name]
-        return "|".join([*(f"--{name}" for name in names), *(letter for letter in letters if letter != "-")])
+        return "|".join(
+            [*(f"--{name}" for name in names), *(letter for letter in letters if letter != "-")]
+        )
 
     values = {
         patterns(_FILES): 'mapfile -t COMPREPLY < <(compgen -f -- "$word"); compopt -o filenames',
         patterns(_FOLDERS): 'mapfile -t COMPREPLY < <(compgen -d -- "$word"); compopt -o filenames',
     }
     for name, command in _ASKED.items():
-        values[patterns((name,))] = f'mapfile -t COMPREPLY < <(compgen -W "$({command} 2>/dev/null)" -- "$word")'
+        values[patterns((name,))] = (
+            f'mapfile -t COMPREPLY < <(compgen -W "$({command} 2>/dev/null)" -- "$word")'
+        )
     for option in filter(_words, OWN_OPTIONS):
-        values[patterns((option.name,))] = f'mapfile -t COMPREPLY < <(compgen -W "{_words(option)}" -- "$word")'
+        values[patterns((option.name,))] = (
+            f'mapfile -t COMPREPLY < <(compgen -W "{_words(option)}" -- "$word")'
+        )
     return values
 
 

@@ -26,32 +26,46 @@ def plan(
     command: Command,
     *,
     gpus: Annotated[str | None, typer.Option(help="Numbers of GPUs: 4, or 1-8 (1-8).")] = None,
-    on: Annotated[str | None, typer.Option(help="Options of the site, divided by commas; else all.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Options of the site, divided by commas; else all.")
+    ] = None,
     objective: Annotated[
-        Literal["cost", "time", "fewest"], typer.Option(help="What is to be least: cost, time, or GPUs.")
+        Literal["cost", "time", "fewest"],
+        typer.Option(help="What is to be least: cost, time, or GPUs."),
     ] = "cost",
     allow: Annotated[
-        str | None, typer.Option(help="Only these methods, divided by commas: ddp,fsdp2; bf16 allows that beside.")
+        str | None,
+        typer.Option(
+            help="Only these methods, divided by commas: ddp,fsdp2; bf16 allows that beside."
+        ),
     ] = None,
     forbid: Annotated[str | None, typer.Option(help="None of these methods.")] = None,
     same_batch: Annotated[
         bool,
         typer.Option(
-            "--keep-global-batch/--any-global-batch", help="Whether an optimizer step stays one of as many samples."
+            "--keep-global-batch/--any-global-batch",
+            help="Whether an optimizer step stays one of as many samples.",
         ),
     ] = True,
     top: Annotated[int, typer.Option(min=1, help="So many ways that fit are looked for.")] = 5,
     vary: Annotated[
-        str | None, typer.Option(help="What is the batch of a process: batch_size=--OPTION or batch_size=VARIABLE.")
+        str | None,
+        typer.Option(
+            help="What is the batch of a process: batch_size=--OPTION or batch_size=VARIABLE."
+        ),
     ] = None,
     site: SiteFile = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take (180).", min=1),
+        typer.Option(
+            "--budget", "--xmem-budget", help="CPU seconds that all dry runs may take (180).", min=1
+        ),
     ] = None,
     margin: Margin = None,
     fresh: Fresh = False,
-    write: Annotated[Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry run."""
@@ -100,4 +114,6 @@ def _as_script(job: Submission) -> Submission:
         return job
     template = templates.find("plain", templates.folders(None))
     text = templates.render(template, templates.values(template, []), [["true"]])
-    return Submission(("plan.sh",), job.environ, re.sub(r"(?m)^true$", lambda _: wrapped, text).encode())
+    return Submission(
+        ("plan.sh",), job.environ, re.sub(r"(?m)^true$", lambda _: wrapped, text).encode()
+    )

@@ -17,29 +17,39 @@ from xmem_slurm.sandbox import cgroup
 from xmem_slurm.site import loading, places
 from xmem_slurm.state import own_files
 
-app = typer.Typer(help="Site files: what this cluster offers.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Site files: what this cluster offers.", no_args_is_help=True, add_completion=False
+)
 
 SlurmFolder = Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")]
 
 
 @app.command("discover")
 def discover() -> None:
-    """Print a site file for the cluster that Slurm's commands talk to, with a question where it does not say enough."""
+    """Print a site file for the cluster that Slurm's commands talk to, with a question where it
+    does not say enough.
+    """
     text = discovery.write(live.read(), loading.load_catalogue(), live.host_list, spellings.ask)
     typer.echo(text, nl=False)
     questions = text.count("# QUESTION")
-    typer.echo(f"{questions} question{'s' * (questions != 1)}: see the lines with QUESTION", err=True)
+    typer.echo(
+        f"{questions} question{'s' * (questions != 1)}: see the lines with QUESTION", err=True
+    )
 
 
 @app.command("check")
 def check(
     site: SiteFile = None,
-    offline: Annotated[bool, typer.Option("--offline", help="The file alone, without the cluster.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="The file alone, without the cluster.")
+    ] = False,
     folder: SlurmFolder = Path("/etc/slurm"),
 ) -> None:
-    """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there.
+    """Check a site file against its schema, the GPU catalogue, and the cluster; each option is
+    tried there.
 
-    Where the filter is installed, its Python is started, too; where a record is kept, users must be able to write it.
+    Where the filter is installed, its Python is started, too; where a record is kept, users must be
+    able to write it.
     """
     path = places.site_file(site)
     loaded, wrong = loading.examine(path)
@@ -56,7 +66,10 @@ def check(
         typer.echo("".join(f"{line}\n" for line in lines), nl=False)
         wrong += lines
     if loaded is None or wrong:
-        raise SiteError(f"{path}: wrong in {len(wrong)} points" + ("" if loaded else "; the cluster was not asked yet"))
+        raise SiteError(
+            f"{path}: wrong in {len(wrong)} points"
+            + ("" if loaded else "; the cluster was not asked yet")
+        )
     typer.echo(cgroup.told())
     groups, asked = len(loaded.nodes), " in the file; the cluster was not asked" if offline else ""
     what = f"{len(loaded.option)} GPU options on {groups} groups of nodes"
@@ -68,20 +81,30 @@ def show(site: SiteFile = None) -> None:
     """Show what a site file says, defaults and the GPUs' memory included, as JSON."""
     loaded = loading.load_site(places.site_file(site))
     gpus = loading.option_gpus(loaded, loading.load_catalogue())
-    shown = loaded.model_dump(mode="json") | {"gpu": {name: gpu.model_dump(mode="json") for name, gpu in gpus.items()}}
+    shown = loaded.model_dump(mode="json") | {
+        "gpu": {name: gpu.model_dump(mode="json") for name, gpu in gpus.items()}
+    }
     typer.echo(json.dumps(shown, indent=2))
 
 
 @app.command("calibrate")
 def calibrate(
     site: SiteFile = None,
-    python: Annotated[str, typer.Option("--python", help="A Python on the GPU nodes that has torch.")] = "python3",
-    seconds: Annotated[int, typer.Option("--seconds", help="How long Slurm may take to begin each job.")] = 600,
-    only_print: Annotated[bool, typer.Option("--print", help="Print the jobs; run nothing, change nothing.")] = False,
+    python: Annotated[
+        str, typer.Option("--python", help="A Python on the GPU nodes that has torch.")
+    ] = "python3",
+    seconds: Annotated[
+        int, typer.Option("--seconds", help="How long Slurm may take to begin each job.")
+    ] = 600,
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Print the jobs; run nothing, change nothing.")
+    ] = False,
 ) -> None:
-    """Measure what a process holds of each kind of GPU beside torch's allocator, and add it to the site file.
+    """Measure what a process holds of each kind of GPU beside torch's allocator, and add it to the
+    site file.
 
-    One short job a GPU option that has no figures yet: run it again to go on with those that failed.
+    One short job a GPU option that has no figures yet: run it again to go on with those that
+    failed.
     """
     path = places.site_file(site)
     jobs = calibration.jobs(loading.load_site(path), python, seconds)
@@ -94,19 +117,28 @@ def calibrate(
             failed += 1
             typer.echo(f"option {option}: {measured}", err=True)
             continue
-        text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, measured)
+        text = (
+            path.read_text(encoding="utf-8").rstrip("\n")
+            + "\n"
+            + calibration.fragment(option, measured)
+        )
         try:
             own_files.write_for_user(path, text.encode())
         except OSError as error:
-            raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {measured}") from error
+            raise SiteError(
+                f"{path}: cannot be written: {error.strerror}; option {option}: {measured}"
+            ) from error
         typer.echo(f"option {option}: {measured.context_bytes} bytes; {measured.source}")
     if failed:
-        raise SiteError(f"{path}: {failed} of {len(jobs)} options were not measured; run this again for those")
+        raise SiteError(
+            f"{path}: {failed} of {len(jobs)} options were not measured; run this again for those"
+        )
 
 
 @app.command("metrics")
 def metrics(site: SiteFile = None) -> None:
-    """Print what was decided here, from the record that the site file names, as a Prometheus textfile.
+    """Print what was decided here, from the record that the site file names, as a Prometheus
+    textfile.
 
     Each line is counted once: totals are kept beside the record.
     """
@@ -114,7 +146,12 @@ def metrics(site: SiteFile = None) -> None:
     folder = loaded.audit.folder
     if folder is None:
         raise SiteError(f"{places.site_file(site)}: no record is kept; [audit] folder names one")
-    types = {name for option in loaded.option.values() for name in (option.type, option.constraint) if name}
+    types = {
+        name
+        for option in loaded.option.values()
+        for name in (option.type, option.constraint)
+        if name
+    }
     try:
         counted, failure = totals.count(folder, types)
     except OSError as error:
@@ -122,16 +159,23 @@ def metrics(site: SiteFile = None) -> None:
     typer.echo(prometheus.text(counted), nl=False)
     if failure is not None:
         again = "these lines are counted again, and are missing once they are rotated away"
-        typer.echo(f"xmem-slurm: {folder / totals.NAME}: cannot be written: {failure.strerror}; {again}", err=True)
+        typer.echo(
+            f"xmem-slurm: {folder / totals.NAME}: cannot be written: {failure.strerror}; {again}",
+            err=True,
+        )
 
 
 @app.command("install")
 def install(
     site: SiteFile = None,
     folder: SlurmFolder = Path("/etc/slurm"),
-    only_print: Annotated[bool, typer.Option("--print", help="Print the hooks; change nothing.")] = False,
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Print the hooks; change nothing.")
+    ] = False,
 ) -> None:
-    """Write Slurm's hooks, cli_filter.lua and job_submit.lua, from a site file; what was there is kept."""
+    """Write Slurm's hooks, cli_filter.lua and job_submit.lua, from a site file; what was there is
+    kept.
+    """
     path = places.site_file(site)
     texts = hooks.render(path, loading.load_site(path))
     if not all(hooks.check(name, text) for name, text in texts.items()):
@@ -145,7 +189,9 @@ def install(
     for file, backup in hooks.install(texts, folder):
         typer.echo(f"{file}{f' (before: {backup})' if backup else ''}")
     typer.echo(
-        "slurm.conf must say CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol reconfigure`", err=True
+        "slurm.conf must say CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol "
+        "reconfigure`",
+        err=True,
     )
 
 

@@ -22,12 +22,21 @@ SHARE = {
 
 _EXAMPLES = (
     ("xmem-slurm estimate train.py --lr 1e-4", "Run a Python file dry, on the GPUs of the site."),
-    ("xmem-slurm estimate --gpu l4 --html page.html job.sh", "The same of a job script, on one GPU; and draw it."),
-    ("xmem-slurm explain --html page.html train.py", "The last estimate of that script again, drawn; nothing is run."),
+    (
+        "xmem-slurm estimate --gpu l4 --html page.html job.sh",
+        "The same of a job script, on one GPU; and draw it.",
+    ),
+    (
+        "xmem-slurm explain --html page.html train.py",
+        "The last estimate of that script again, drawn; nothing is run.",
+    ),
     ("xmem-slurm compare before.json train.py", "What is different between two estimates?"),
     ("xmem-slurm config job.sh", "Which settings hold for this script, and where is each from?"),
     ("xmem-slurm gpus", "What GPUs are known, and which of them are here?"),
-    ("xmem-slurm generate --template plain -- python train.py", "Write a job script that asks for the right GPU."),
+    (
+        "xmem-slurm generate --template plain -- python train.py",
+        "Write a job script that asks for the right GPU.",
+    ),
     ("xmem-slurm site check", "Is the site file right?"),
 )
 
@@ -53,7 +62,10 @@ class _Verb(NamedTuple):
     @property
     def words(self) -> list[str]:
         """What can come next."""
-        return [*(verb.name for verb in self.verbs), *(f"--{option.name}" for option in self.options)]
+        return [
+            *(verb.name for verb in self.verbs),
+            *(f"--{option.name}" for option in self.options),
+        ]
 
     @property
     def fish(self) -> str:
@@ -62,14 +74,23 @@ class _Verb(NamedTuple):
             return "__fish_use_subcommand"
         seen = [f"__fish_seen_subcommand_from {word}" for word in self.path.split()]
         inner = " ".join(verb.name for verb in self.verbs)
-        return "; and ".join([*seen, *([f"not __fish_seen_subcommand_from {inner}"] if inner else [])])
+        return "; and ".join(
+            [*seen, *([f"not __fish_seen_subcommand_from {inner}"] if inner else [])]
+        )
 
 
 def render(page: str, command: Any) -> str:
     """Return the page `bash`, `zsh`, `fish` or `man` of a command of click's with its verbs."""
     verbs = list(_all(_verb(command)))
-    with_words = {option.name: option.words for verb in verbs for option in verb.options if option.words}
-    values = {"verbs": verbs, "with_words": with_words, "examples": _EXAMPLES, "version": __version__}
+    with_words = {
+        option.name: option.words for verb in verbs for option in verb.options if option.words
+    }
+    values = {
+        "verbs": verbs,
+        "with_words": with_words,
+        "examples": _EXAMPLES,
+        "version": __version__,
+    }
     return resources.render([resources.tree("templates") / "pages"], PAGES[page], values)
 
 
@@ -87,7 +108,9 @@ def _all(verb: _Verb) -> Iterator[_Verb]:
 def _verb(command: Any, path: str = "") -> _Verb:
     """Return a verb and those below it, as click has them."""
     options = [
-        _VerbOption(name, "" if each.is_flag else "value", (each.help or "").rstrip("."), _words(name))
+        _VerbOption(
+            name, "" if each.is_flag else "value", (each.help or "").rstrip("."), _words(name)
+        )
         for each in command.params
         if each.param_type_name == "option"
         for name in [next(name for name in each.opts if name.startswith("--")).removeprefix("--")]

@@ -1,4 +1,6 @@
-"""How is a verb that runs jobs dry told what its user wants? By options, as xsbatch is, and by what else says it."""
+"""How is a verb that runs jobs dry told what its user wants? By options, as xsbatch is, and by what
+else says it.
+"""
 
 from typing import Annotated, Any
 
@@ -12,29 +14,44 @@ from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
 EngineName = Annotated[
-    Engine | None, typer.Option("--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU.")
+    Engine | None,
+    typer.Option(
+        "--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU."
+    ),
 ]
 Ranks = Annotated[
     str | None,
-    typer.Option("--ranks", "--xmem-ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3)."),
+    typer.Option(
+        "--ranks",
+        "--xmem-ranks",
+        help="Ranks that are run beside the first: all, last, or numbers (0,3).",
+    ),
 ]
 ArrayTasks = Annotated[
     str | None,
     typer.Option(
-        "--array-tasks", "--xmem-array-tasks", help="Array tasks that are run, in place of those that are chosen: 1,5."
+        "--array-tasks",
+        "--xmem-array-tasks",
+        help="Array tasks that are run, in place of those that are chosen: 1,5.",
     ),
 ]
 Policy = Annotated[
-    str | None, typer.Option("--policy", "--xmem-policy", help="Which GPU that fits: cost, memory, or start.")
+    str | None,
+    typer.Option("--policy", "--xmem-policy", help="Which GPU that fits: cost, memory, or start."),
 ]
 Margin = Annotated[
     float | None,
-    typer.Option("--margin", "--xmem-margin", help="Percent of each GPU's memory to be left free beside the margin."),
+    typer.Option(
+        "--margin",
+        "--xmem-margin",
+        help="Percent of each GPU's memory to be left free beside the margin.",
+    ),
 ]
 
 
 def wishes_of(job: Submission, **typed: Any) -> Wishes:
-    """Return what holds for a job: the options that were `typed` (None: it was not), then variables, script and file.
+    """Return what holds for a job: the options that were `typed` (None: it was not), then
+    variables, script and file.
 
     What makes no sense in one of the others is told, and is as if it were not set.
 
@@ -44,7 +61,11 @@ def wishes_of(job: Submission, **typed: Any) -> Wishes:
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():
         word = name.replace("_", "-")
-        wrong = None if value is True else settings.wrong_value(settings.BY_NAME[f"xmem-{word}"], str(value))
+        wrong = (
+            None
+            if value is True
+            else settings.wrong_value(settings.BY_NAME[f"xmem-{word}"], str(value))
+        )
         if wrong is not None:
             raise UsageError(f"--{word} {value}: {wrong}")
     found, complaints = settings.effective(job)

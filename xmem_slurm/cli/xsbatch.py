@@ -1,4 +1,6 @@
-"""`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
+"""`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest
+on.
+"""
 
 import os
 import sys
@@ -52,41 +54,63 @@ def main() -> NoReturn:
 
 
 def _end_without_cluster(job: Submission) -> None:
-    """End here where sbatch could not say what its options are, as it reads the cluster's configuration first."""
+    """End here where sbatch could not say what its options are, as it reads the cluster's
+    configuration first.
+    """
     if "XMEM_ACTIVE" in job.environ:  # a site's own sbatch, which calls us
         return
     try:
         sbatch = client.find_sbatch(job.environ)
-        client.run([str(sbatch), *job.argv], client.TRIAL_SECONDS, {**job.environ, "XMEM_ACTIVE": "1"})
+        client.run(
+            [str(sbatch), *job.argv], client.TRIAL_SECONDS, {**job.environ, "XMEM_ACTIVE": "1"}
+        )
     except SlurmError as error:
         if client.is_no_cluster(str(error)):
             if not job.command_line.has("version"):
-                print("sbatch's own options are in its manual, sbatch(1): there is no cluster here to ask.")  # noqa: T201
+                sys.stdout.write(
+                    "sbatch's own options are in its manual, sbatch(1): there is no cluster here "
+                    "to ask.\n"
+                )
             raise SystemExit(0) from None
 
 
 def _help() -> str:
-    words = [f"--{option.name}" + (f"={option.value}" if option.value else "") for option in OWN_OPTIONS]
-    lines = [f"      {word:22}  {option.help}" for word, option in zip(words, OWN_OPTIONS, strict=True)]
+    words = [
+        f"--{option.name}" + (f"={option.value}" if option.value else "") for option in OWN_OPTIONS
+    ]
+    lines = [
+        f"      {word:22}  {option.help}" for word, option in zip(words, OWN_OPTIONS, strict=True)
+    ]
     return "\n".join(
         [
             f"xsbatch: {SUMMARY}. Takes every sbatch option, and:",
             *lines,
-            'Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. In a script: "#XMEM off", "#XMEM budget=300".',
+            (
+                "Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. "
+                'In a script: "#XMEM off", "#XMEM budget=300".'
+            ),
             "\n",
         ]
     )
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], Wishes, list[str]]:
-    """Return sbatch's part of the command line, what is asked of xsbatch itself, and what is wrong in XMEM_* variables.
+def parse(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], Wishes, list[str]]:
+    """Return sbatch's part of the command line, what is asked of xsbatch itself, and what is wrong
+    in XMEM_* variables.
 
-    A variable, set in a profile long ago, is no reason to refuse a job: a wrong one is as good as not set.
+    A variable, set in a profile long ago, is no reason to refuse a job: a wrong one is as good as
+    not set.
 
     Raises:
         UsageError: an --xmem option that does not exist, or a value that is none.
     """
-    typed = split_command_line(argv, _OPTIONS).occurrences if any(word.startswith("--x") for word in argv) else ()
+    typed = (
+        split_command_line(argv, _OPTIONS).occurrences
+        if any(word.startswith("--x") for word in argv)
+        else ()
+    )
     own = [each for each in typed if each.name.startswith("xmem-")]
     unknown = next((each for each in own if each.option is None), None)
     if unknown is not None:
@@ -95,12 +119,22 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     for each in own:
         option = BY_NAME[each.name]
         text = each.value or ("" if option.value or each.value is not None else "1")
-        wrong = "a value is missing" if option.value and each.value is None else wrong_value(option, text)
+        wrong = (
+            "a value is missing"
+            if option.value and each.value is None
+            else wrong_value(option, text)
+        )
         wrong = wrong or _wrong_file(option, text)
         if wrong is not None:
-            raise UsageError(f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}")
+            raise UsageError(
+                f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}"
+            )
         found[each.name.removeprefix("xmem-")] = OwnSetting(text, "the command line")
-    said = {name: each for name, each in found.items() if each.value or not BY_NAME[f"xmem-{name}"].value}
+    said = {
+        name: each
+        for name, each in found.items()
+        if each.value or not BY_NAME[f"xmem-{name}"].value
+    }
     wishes = Wishes(**settings.values(said), given=tuple(sorted(found)))
     return without(argv, own), wishes, complaints
 
@@ -123,4 +157,8 @@ def _nearest(name: str) -> str:
 
     rests = [each.removeprefix("xmem-") for each in BY_NAME]
     near = difflib.get_close_matches(name.removeprefix("xmem-"), rests, n=1)
-    return f"did you mean --xmem-{near[0]}?" if near else f"there are {', '.join(f'--{each}' for each in BY_NAME)}"
+    return (
+        f"did you mean --xmem-{near[0]}?"
+        if near
+        else f"there are {', '.join(f'--{each}' for each in BY_NAME)}"
+    )

@@ -1,6 +1,8 @@
-"""The first step of `xsbatch`: a Ctrl-C while the rest is imported ends the process, silently, as it ends sbatch.
+"""The first step of `xsbatch`: a Ctrl-C while the rest is imported ends the process, silently, as
+it ends sbatch.
 
-Python turns Ctrl-C into an exception, and that into a traceback. `_signal` is built in: nothing is imported before.
+Python turns Ctrl-C into an exception, and that into a traceback. `_signal` is built in: nothing is
+imported before.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -2,8 +2,8 @@
 
     python -I _ask_pyslurm.py 22.05.8
 
-Nothing but `{}` where pyslurm is not installed. The names are pyslurm's own, the same from 22.5.3 to 25.11.2 (its
-reference: Nodes, Node, Partitions, Partition).
+Nothing but `{}` where pyslurm is not installed. The names are pyslurm's own, the same from 22.5.3
+to 25.11.2 (its reference: Nodes, Node, Partitions, Partition).
 """
 
 import json
@@ -23,7 +23,14 @@ def main() -> None:
     import pyslurm  # type: ignore[import-not-found] # noqa: PLC0415 - may end the process
 
     nodes, partitions = pyslurm.Nodes.load().values(), pyslurm.Partitions.load().values()
-    of_nodes = ("name", "total_cpus", "real_memory", "available_features", "configured_gres", "partitions")
+    of_nodes = (
+        "name",
+        "total_cpus",
+        "real_memory",
+        "available_features",
+        "configured_gres",
+        "partitions",
+    )
     of_partitions = ("name", "is_default", "max_time")
     account = {
         "version": version,

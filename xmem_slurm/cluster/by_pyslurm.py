@@ -1,7 +1,8 @@
-"""What is the cluster made of, by pyslurm's account, where one is installed beside us that was made for its release?
+"""What is the cluster made of, by pyslurm's account, where one is installed beside us that was made
+for its release?
 
-Only ever asked in a process of its own, with a time limit: `import pyslurm` ends the process where Slurm cannot be
-reached. Each release of pyslurm is for one release of Slurm.
+Only ever asked in a process of its own, with a time limit: `import pyslurm` ends the process where
+Slurm cannot be reached. Each release of pyslurm is for one release of Slurm.
 """
 
 import json
@@ -26,10 +27,12 @@ class Account(NamedTuple):
 
 
 def read(release: str, python: str | None = None) -> Account | None:
-    """Ask the pyslurm of a Python, else of this one, about a cluster of this Slurm release; None where it has none.
+    """Ask the pyslurm of a Python, else of this one, about a cluster of this Slurm release; None
+    where it has none.
 
     Raises:
-        SlurmError: it is made for another release, says nothing in time, or nothing that can be read.
+        SlurmError: it is made for another release, says nothing in time, or nothing that can be
+            read.
     """
     printed = client.run([python or sys.executable, "-I", str(_PROGRAM), release], _SECONDS)
     try:

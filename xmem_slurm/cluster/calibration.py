@@ -1,7 +1,9 @@
-"""What does a process hold of each kind of GPU of a site beside torch's allocator? Measured there, by a Slurm job each.
+"""What does a process hold of each kind of GPU of a site beside torch's allocator? Measured there,
+by a Slurm job each.
 
-The figures are a fragment of the site file, `[option.NAME.measured]`, which goes before the GPU catalogue's. Each is
-written as it comes, so a calibration that was broken off goes on with the options that lack theirs.
+The figures are a fragment of the site file, `[option.NAME.measured]`, which goes before the GPU
+catalogue's. Each is written as it comes, so a calibration that was broken off goes on with the
+options that lack theirs.
 """
 
 import json
@@ -39,7 +41,8 @@ class CalibrationJob:
 def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
     """Return a job for each option for whole GPUs that some node has and that was not measured.
 
-    It asks for two GPUs where a node has them, so that NCCL can be measured; not of MIG instances, which are no peers.
+    It asks for two GPUs where a node has them, so that NCCL can be measured; not of MIG instances,
+    which are no peers.
     """
     source = _JOB.read_text(encoding="utf-8")
     measuring = []
@@ -49,7 +52,13 @@ def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
             continue
         group = max(groups, key=lambda each: each.gpus[name])
         gpus = min(NCCL_RANKS, group.gpus[name])
-        words = ["srun", "--job-name=xmem-calibrate", "--nodes=1", "--ntasks=1", f"--time={_MINUTES}"]
+        words = [
+            "srun",
+            "--job-name=xmem-calibrate",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--time={_MINUTES}",
+        ]
         words += [
             f"--immediate={seconds}",
             f"--partition={group.partitions[0]}",
@@ -60,7 +69,9 @@ def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
 
 
 def run(wanted: Iterable[CalibrationJob]) -> Iterator[tuple[str, Measured | SlurmError]]:
-    """Run the jobs, all at once, and yield each option's figures in order, or why there are none."""
+    """Run the jobs, all at once, and yield each option's figures in order, or why there are
+    none.
+    """
     listed = list(wanted)
     with ThreadPoolExecutor(max(1, len(listed))) as pool:
         for job, outcome in zip(listed, pool.map(_run, listed), strict=True):
@@ -78,33 +89,56 @@ def _run(job: CalibrationJob) -> Measured | SlurmError:
 def read(printed: str) -> Measured:
     """Read what the job printed; its last line counts.
 
-    The larger of what CUDA says of the whole GPU and what NVML says of the process counts: each leaves something out.
+    The larger of what CUDA says of the whole GPU and what NVML says of the process counts: each
+    leaves something out.
 
     Raises:
         SlurmError: it is not what the job prints.
     """
     try:
         measurement: Mapping[str, Any] = json.loads(printed.strip().rpartition("\n")[2])
-        context = round_up(max(measurement["device_after"], measurement["process_after"] or 0), 2 * MIB)
-        return Measured(context_bytes=context, nccl_bytes=measurement["nccl"] or None, source=_source(measurement))
+        context = round_up(
+            max(measurement["device_after"], measurement["process_after"] or 0), 2 * MIB
+        )
+        return Measured(
+            context_bytes=context,
+            nccl_bytes=measurement["nccl"] or None,
+            source=_source(measurement),
+        )
     except (ValueError, KeyError, TypeError) as error:
-        raise SlurmError(f"srun: the job printed no measurement ({type(error).__name__}: {error})") from error
+        raise SlurmError(
+            f"srun: the job printed no measurement ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _source(measurement: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in measurement["versions"].items())
-    nvml = "NVML does not say" if measurement["process_after"] is None else f"NVML {measurement['process_after']}"
-    nccl = f"NCCL with {measurement['nccl_ranks']} ranks" if measurement["nccl"] else "NCCL not measured"
+    nvml = (
+        "NVML does not say"
+        if measurement["process_after"] is None
+        else f"NVML {measurement['process_after']}"
+    )
+    nccl = (
+        f"NCCL with {measurement['nccl_ranks']} ranks"
+        if measurement["nccl"]
+        else "NCCL not measured"
+    )
     before = f"{measurement['device_before']} before the first allocation"
     return (
-        f"measured {date.today().isoformat()} on {measurement['gpu']['name']} by `xmem-slurm site calibrate`: "
-        f"CUDA {measurement['device_after']} after training steps, {before}, {nvml}; {nccl}; {versions}"
+        f"measured {date.today().isoformat()} on {measurement['gpu']['name']} by `xmem-slurm site "
+        "calibrate`: "
+        f"CUDA {measurement['device_after']} after training steps, {before}, {nvml}; {nccl}; "
+        f"{versions}"
     )
 
 
 def fragment(option: str, measured: Measured) -> str:
     """Return an option's figures as they stand in a site file, to be added at its end."""
     # JSON's strings are TOML's basic strings.
-    lines = ["", f"[option.{json.dumps(option)}.measured]", f"context_bytes = {measured.context_bytes}"]
+    lines = [
+        "",
+        f"[option.{json.dumps(option)}.measured]",
+        f"context_bytes = {measured.context_bytes}",
+    ]
     lines += [f"nccl_bytes = {measured.nccl_bytes}"] if measured.nccl_bytes is not None else []
     return "\n".join([*lines, f"source = {json.dumps(measured.source, ensure_ascii=False)}", ""])

@@ -1,4 +1,5 @@
-"""How do we reach Slurm: where is the real sbatch, which file would it submit, and what do Slurm's commands answer?
+"""How do we reach Slurm: where is the real sbatch, which file would it submit, and what do Slurm's
+commands answer?
 
 The only module of this package that touches the world.
 """
@@ -16,33 +17,43 @@ from xmem_slurm.slurm.submission import Submission
 
 _OURS = b"xmem_slurm.cli.xsbatch"
 _START = re.compile(r" to start at (\d+)")
-"""What `sbatch --test-only` says on stderr (src/sbatch/sbatch.c), with the time in SLURM_TIME_FORMAT."""
+"""What `sbatch --test-only` says on stderr (src/sbatch/sbatch.c), with the time in
+SLURM_TIME_FORMAT."""
 
 NO_SBATCH = "sbatch: not found on PATH"
-_NO_CLUSTER = re.compile(f"{NO_SBATCH}|establish a configuration source|contact slurm controller", re.IGNORECASE)
-"""What sbatch says where there is none to ask (src/common/slurm_errno.c and read_config.c, 22.05 to 25.11)."""
+_NO_CLUSTER = re.compile(
+    f"{NO_SBATCH}|establish a configuration source|contact slurm controller", re.IGNORECASE
+)
+"""What sbatch says where there is none to ask (src/common/slurm_errno.c and read_config.c, 22.05 to
+25.11)."""
 
 _HEAD_BYTES = 4096
-"""How much of a program is read to see whether it is ours: an entry point names its module in its first lines."""
+"""How much of a program is read to see whether it is ours: an entry point names its module in its
+first lines."""
 
 _GUARD = "XMEM_SUBMITTING"
-"""`pid:path`: the program that xsbatch became, where that is a script, as a site's own wrapper around sbatch is."""
+"""`pid:path`: the program that xsbatch became, where that is a script, as a site's own wrapper
+around sbatch is."""
 
 _PLUGINS = "Options provided by plugins:"
-"""The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c, spank_print_options)."""
+"""The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c,
+spank_print_options)."""
 
 
 TRIAL_SECONDS = 20.0
 
 MOST_SCRIPT_BYTES = 16 << 20
-"""A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
+"""A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5),
+max_script_size)."""
 
 
 def find_sbatch(environ: Mapping[str, str]) -> Path:
-    """Return the real sbatch: XMEM_SBATCH if set, else the first on PATH that is not xsbatch under another name.
+    """Return the real sbatch: XMEM_SBATCH if set, else the first on PATH that is not xsbatch under
+    another name.
 
-    In a dry run it is the one that submits nothing (XMEM_SHIMS). A program that leads back here, as a site's wrapper
-    called sbatch does which calls xsbatch, is passed over, and all before it on PATH.
+    In a dry run it is the one that submits nothing (XMEM_SHIMS). A program that leads back here, as
+    a site's wrapper called sbatch does which calls xsbatch, is passed over, and all before it on
+    PATH.
 
     Raises:
         SlurmError: there is none.
@@ -55,14 +66,23 @@ def find_sbatch(environ: Mapping[str, str]) -> Path:
         if not _is_program(Path(named)):
             raise SlurmError(f"XMEM_SBATCH={named}: no program there")
         if tried == named:
-            raise SlurmError(f"XMEM_SBATCH={named}: this calls xsbatch; set it to the real sbatch's path")
+            raise SlurmError(
+                f"XMEM_SBATCH={named}: this calls xsbatch; set it to the real sbatch's path"
+            )
         return Path(named)
-    programs = [Path(folder or ".") / "sbatch" for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
+    programs = [
+        Path(folder or ".") / "sbatch"
+        for folder in environ.get("PATH", os.defpath).split(os.pathsep)
+    ]
     places = [str(program) for program in programs]
     for program in programs[places.index(tried) + 1 if tried in places else 0 :]:
-        if _is_program(program) and _OURS not in _head(program):  # a site may install us as `sbatch` before it
+        if _is_program(program) and _OURS not in _head(
+            program
+        ):  # a site may install us as `sbatch` before it
             return program
-    raise SlurmError(f"{NO_SBATCH}; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
+    raise SlurmError(
+        f"{NO_SBATCH}; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path"
+    )
 
 
 def guarded(environ: Mapping[str, str], sbatch: Path) -> dict[str, str]:
@@ -71,7 +91,11 @@ def guarded(environ: Mapping[str, str], sbatch: Path) -> dict[str, str]:
     The job of a site whose sbatch is a script sees that mark in its environment; no other job does.
     """
     unmarked = {name: value for name, value in environ.items() if name != _GUARD}
-    return unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"} if _head(sbatch).startswith(b"#!") else unmarked
+    return (
+        unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"}
+        if _head(sbatch).startswith(b"#!")
+        else unmarked
+    )
 
 
 def _led_back(environ: Mapping[str, str]) -> str | None:
@@ -83,9 +107,10 @@ def _led_back(environ: Mapping[str, str]) -> str | None:
 def find_script(job: Submission) -> Path | None:
     """Return the file that sbatch reads as the script, or None if there is none to read.
 
-    sbatch looks for a name that begins with neither "/" nor "." in the folder that `--chdir` names on the command line
-    (else the current one), then on PATH, and takes the first that exists and is no folder; only then the name as it is
-    (src/common/proc_args.c, search_path). Whether the file can be read does not matter there: sbatch says so itself.
+    sbatch looks for a name that begins with neither "/" nor "." in the folder that `--chdir` names
+    on the command line (else the current one), then on PATH, and takes the first that exists and is
+    no folder; only then the name as it is (src/common/proc_args.c, search_path). Whether the file
+    can be read does not matter there: sbatch says so itself.
     """
     name = job.command_line.script
     if not name:
@@ -93,7 +118,9 @@ def find_script(job: Submission) -> Path | None:
     candidates = [Path(name)]
     if name[0] not in "./":
         path = [folder for folder in job.environ.get("PATH", "").split(os.pathsep) if folder]
-        candidates = [Path(folder) / name for folder in (job.command_line.last("chdir") or ".", *path)] + candidates
+        candidates = [
+            Path(folder) / name for folder in (job.command_line.last("chdir") or ".", *path)
+        ] + candidates
     for candidate in candidates:
         mode = _mode(candidate)
         if mode is not None and not stat.S_ISDIR(mode):
@@ -104,7 +131,8 @@ def find_script(job: Submission) -> Path | None:
 def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
     """Return the options that the site's SPANK plugins add to sbatch, as its `--help` lists them.
 
-    The list tells whether an option has a value, not whether the value is optional; that is rare and would be wrong.
+    The list tells whether an option has a value, not whether the value is optional; that is rare
+    and would be wrong.
 
     Raises:
         SlurmError: sbatch fails.
@@ -132,11 +160,14 @@ def check_accepted(sbatch: Path, job: Submission, *, by_file: bool = False) -> N
         raise SlurmError(f"Slurm would refuse the changed request ({words})")
 
 
-def refused(sbatch: Path, job: Submission, timeout: float = 10, *, by_file: bool = False) -> str | None:
-    """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); return why if it would not.
+def refused(
+    sbatch: Path, job: Submission, timeout: float = 10, *, by_file: bool = False
+) -> str | None:
+    """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); return why
+    if it would not.
 
-    The words are its own; silence counts as yes. The script goes to its stdin, as there need be no file of it; or it
-    has it `by_file`, as it is submitted.
+    The words are its own; silence counts as yes. The script goes to its stdin, as there need be no
+    file of it; or it has it `by_file`, as it is submitted.
     """
     line = job.command_line
     argv = job.argv if by_file else job.argv[: line.script_index]
@@ -153,12 +184,17 @@ def is_no_cluster(words: str) -> bool:
 def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | None:
     """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch.
 
-    Infinity where it refuses the job, None where it does not say, or is not there.
-    The script goes to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say nothing.
+    Infinity where it refuses the job, None where it does not say, or is not there. The script goes
+    to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say
+    nothing.
     """
     line = job.command_line
-    argv = without(job.argv[: line.script_index], [each for each in line.occurrences if each.name == "quiet"])
-    code, words = _try_out(sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout)
+    argv = without(
+        job.argv[: line.script_index], [each for each in line.occurrences if each.name == "quiet"]
+    )
+    code, words = _try_out(
+        sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout
+    )
     if code != 0 and words:
         return None if is_no_cluster(words) else float("inf")
     start = _START.search(words)
@@ -166,9 +202,15 @@ def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | Non
 
 
 def _try_out(
-    sbatch: Path, argv: Sequence[str], environ: Mapping[str, str], stdin: bytes | None, timeout: float
+    sbatch: Path,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    stdin: bytes | None,
+    timeout: float,
 ) -> tuple[int, str]:
-    """Run `sbatch --test-only`; return its exit status and stderr: 0 and nothing where it does not answer in time."""
+    """Run `sbatch --test-only`; return its exit status and stderr: 0 and nothing where it does not
+    answer in time.
+    """
     import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
 
     try:
@@ -186,9 +228,21 @@ def _try_out(
 
 
 def trial(sbatch: Path, partition: str, words: Sequence[str]) -> str | None:
-    """Return why sbatch refuses these options in this partition, or None (`--test-only`: nothing is queued)."""
+    """Return why sbatch refuses these options in this partition, or None (`--test-only`: nothing is
+    queued).
+    """
     try:
-        run([str(sbatch), "--test-only", f"--partition={partition}", "--time=1", *words, "--wrap=true"], TRIAL_SECONDS)
+        run(
+            [
+                str(sbatch),
+                "--test-only",
+                f"--partition={partition}",
+                "--time=1",
+                *words,
+                "--wrap=true",
+            ],
+            TRIAL_SECONDS,
+        )
     except SlurmError as error:
         return str(error)
     return None
@@ -198,7 +252,8 @@ def run(command: Sequence[str], timeout: float, environ: Mapping[str, str] | Non
     """Run a Slurm command and return what it prints on stdout; `timeout` in seconds.
 
     Raises:
-        SlurmError: it cannot be started, takes too long or fails; the message has Slurm's own words.
+        SlurmError: it cannot be started, takes too long or fails; the message has Slurm's own
+            words.
     """
     import subprocess  # noqa: PLC0415 - most submissions ask Slurm nothing before sbatch itself
 
@@ -229,7 +284,9 @@ def _is_program(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int | None:
-    """Return what kind of file there is, or None: no file, a folder closed to us, a name no file can have."""
+    """Return what kind of file there is, or None: no file, a folder closed to us, a name no file
+    can have.
+    """
     try:
         return path.stat().st_mode
     except (OSError, ValueError):

@@ -1,4 +1,6 @@
-"""Where do a site file and the live cluster disagree, and which of the file's options would Slurm refuse?"""
+"""Where do a site file and the live cluster disagree, and which of the file's options would Slurm
+refuse?
+"""
 
 import os
 from collections import Counter
@@ -17,7 +19,9 @@ _AT_ONCE = 4
 
 
 def differences(site: Site, cluster: Cluster) -> list[str]:
-    """Return a line for each thing that is not as the file says; what the file cannot say is left out."""
+    """Return a line for each thing that is not as the file says; what the file cannot say is left
+    out.
+    """
     live = {node.name: node for node in cluster.nodes}
     lines: list[str] = []
     listed: set[str] = set()
@@ -37,7 +41,8 @@ def differences(site: Site, cluster: Cluster) -> list[str]:
 
 
 def refusals(site: Site) -> list[str]:
-    """Ask Slurm for each option in each partition that has it (`sbatch --test-only`); return what it refused, and why.
+    """Ask Slurm for each option in each partition that has it (`sbatch --test-only`); return what
+    it refused, and why.
 
     Options are asked for as a job would, in the site's dialect.
 
@@ -64,7 +69,11 @@ def refusals(site: Site) -> list[str]:
         if name in site.option
     }
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [line for line in pool.map(refusal, *zip(*sorted(places), strict=True)) if line is not None]
+        return [
+            line
+            for line in pool.map(refusal, *zip(*sorted(places), strict=True))
+            if line is not None
+        ]
 
 
 def _names(group: Nodes) -> Sequence[str]:
@@ -87,10 +96,14 @@ def _of_node(site: Site, group: Nodes, node: Node) -> list[str]:
     if missing:
         lines.append(f"lacks the features {', '.join(missing)}")
     if set(group.partitions) != set(node.partitions):
-        lines.append(f"is in the partitions {', '.join(node.partitions)}, the file says {', '.join(group.partitions)}")
+        lines.append(
+            f"is in the partitions {', '.join(node.partitions)}, the file says "
+            f"{', '.join(group.partitions)}"
+        )
     if (group.cpus, group.memory_mib) != (node.cpus, node.memory_mib):
         lines.append(
-            f"has {node.cpus} CPUs and {node.memory_mib} MiB, the file says {group.cpus} and {group.memory_mib}"
+            f"has {node.cpus} CPUs and {node.memory_mib} MiB, the file says {group.cpus} and "
+            f"{group.memory_mib}"
         )
     return lines
 
@@ -109,7 +122,9 @@ def _wanted(site: Site, group: Nodes) -> Counter[tuple[str, str | None]]:
 
 
 def _configured(node: Node) -> Counter[tuple[str, str | None]]:
-    """Count GPUs by type, and shares without: Slurm types them as their GPU, whether gres.conf does or not."""
+    """Count GPUs by type, and shares without: Slurm types them as their GPU, whether gres.conf does
+    or not.
+    """
     counts: Counter[tuple[str, str | None]] = Counter()
     for entry in node.gres:
         counts[entry.name, entry.type if entry.is_gpu else None] += entry.amount
@@ -118,21 +133,33 @@ def _configured(node: Node) -> Counter[tuple[str, str | None]]:
 
 def _of_partitions(site: Site, cluster: Cluster) -> list[str]:
     live = {partition.name: partition for partition in cluster.partitions}
-    lines = [f"partition {name}: the cluster has none of this name" for name in site.partition if name not in live]
+    lines = [
+        f"partition {name}: the cluster has none of this name"
+        for name in site.partition
+        if name not in live
+    ]
     used = {partition for node in cluster.nodes if node.gres for partition in node.partitions}
-    lines += [f"partition {name}: not in the file, and has GPUs" for name in live if name in used - set(site.partition)]
+    lines += [
+        f"partition {name}: not in the file, and has GPUs"
+        for name in live
+        if name in used - set(site.partition)
+    ]
     for name, partition in site.partition.items():
         if name not in live:
             continue
         if partition.default != live[name].default:
-            lines.append(f"partition {name}: default is {str(live[name].default).lower()} on the cluster")
+            lines.append(
+                f"partition {name}: default is {str(live[name].default).lower()} on the cluster"
+            )
         if _seconds(partition.max_time) != _seconds(live[name].max_time):
             lines.append(f"partition {name}: max_time is {live[name].max_time} on the cluster")
     return lines
 
 
 def _seconds(limit: str) -> float:
-    """Return a time limit in seconds: `M`, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S` (sbatch(1), --time)."""
+    """Return a time limit in seconds: `M`, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S` (sbatch(1),
+    --time).
+    """
     if limit in ("UNLIMITED", "INFINITE"):
         return float("inf")
     days, dash, rest = limit.rpartition("-")

@@ -1,8 +1,10 @@
-"""How many GPUs of a kind may a job ever have, by the limits of its QOS and of its user's association?
+"""How many GPUs of a kind may a job ever have, by the limits of its QOS and of its user's
+association?
 
-Where a QOS does not deny (DenyOnLimit), Slurm takes a job beyond them, says when it would start (`--test-only`), and
-has it wait for ever (QOSMaxGRESPerJob). Of limits on the same TRES that of the partition's QOS counts before that of
-the job's, unless the latter has OverPartQOS, and both before the association's (Slurm's resource_limits.html).
+Where a QOS does not deny (DenyOnLimit), Slurm takes a job beyond them, says when it would start
+(`--test-only`), and has it wait for ever (QOSMaxGRESPerJob). Of limits on the same TRES that of the
+partition's QOS counts before that of the job's, unless the latter has OverPartQOS, and both before
+the association's (Slurm's resource_limits.html).
 """
 
 import time
@@ -19,7 +21,8 @@ _QOS = "name,flags,maxtresperjob,grptres"
 
 
 def most(request: Request, timeout: float) -> Sequence[Mapping[str, int]]:
-    """Return how many of each TRES, such as "gres/gpu:l4", the job may have in each of the partitions that it names.
+    """Return how many of each TRES, such as "gres/gpu:l4", the job may have in each of the
+    partitions that it names.
 
     Nothing where no limit is enforced, or nobody says so within `timeout` seconds.
     """
@@ -40,36 +43,57 @@ def most(request: Request, timeout: float) -> Sequence[Mapping[str, int]]:
     return parse(request, live.setting(config, "ClusterName"), partitions, own, every)
 
 
-def parse(request: Request, cluster: str, partitions: str, own: str, every: str) -> Sequence[Mapping[str, int]]:
-    """Return the same from what Slurm printed; `own` and `every` are the user's associations and all QOS."""
-    qos = {name: (flags, limits) for name, flags, *limits in (line.split("|") for line in every.splitlines())}
+def parse(
+    request: Request, cluster: str, partitions: str, own: str, every: str
+) -> Sequence[Mapping[str, int]]:
+    """Return the same from what Slurm printed; `own` and `every` are the user's associations and
+    all QOS.
+    """
+    qos = {
+        name: (flags, limits)
+        for name, flags, *limits in (line.split("|") for line in every.splitlines())
+    }
     lines = [line for line in partitions.splitlines() if line.startswith("PartitionName=")]
-    named = [*request.partitions] or [live.field(each, "PartitionName") for each in lines if "Default=YES" in each]
+    named = [*request.partitions] or [
+        live.field(each, "PartitionName") for each in lines if "Default=YES" in each
+    ]
     associations = [line.split("|") for line in own.splitlines()]
     of_partitions = []
     for partition in named:
-        record = next((each for each in lines if live.field(each, "PartitionName") == partition), "")
+        record = next(
+            (each for each in lines if live.field(each, "PartitionName") == partition), ""
+        )
         fitting = [
             (bool(where), default, limits)
             for at, usual, account, where, default, *limits in associations
-            if at == cluster and account == (request.value("account") or usual) and where in ("", partition)
+            if at == cluster
+            and account == (request.value("account") or usual)
+            and where in ("", partition)
         ]
         _, default, limits = max(fitting, default=(False, "", []))
         flags, jobs = qos.get(request.value("qos") or default or "normal", ("", []))
         theirs = qos.get(live.field(record, "QoS"), ("", []))[1]
         order = (theirs, jobs) if "OverPartQOS" in flags else (jobs, theirs)
-        of_partitions.append({name: count for each in (limits, *order) for name, count in _least(each).items()})
+        of_partitions.append(
+            {name: count for each in (limits, *order) for name, count in _least(each).items()}
+        )
     return of_partitions
 
 
 def exceeded(gpus: int, kind: str | None, limits: Sequence[Mapping[str, int]]) -> bool:
-    """Whether so many GPUs of this GRES type, None for any, are too many in all of the partitions."""
+    """Whether so many GPUs of this GRES type, None for any, are too many in all of the
+    partitions.
+    """
     names = ("gres/gpu", f"gres/gpu:{kind}")
-    return bool(limits) and all(any(gpus > each.get(name, gpus) for name in names) for each in limits)
+    return bool(limits) and all(
+        any(gpus > each.get(name, gpus) for name in names) for each in limits
+    )
 
 
 def _least(limits: Sequence[str]) -> Mapping[str, int]:
-    """Return the smallest limit on each TRES of lists such as "cpu=4,gres/gpu=2"; memory has a unit and is no count."""
+    """Return the smallest limit on each TRES of lists such as "cpu=4,gres/gpu=2"; memory has a unit
+    and is no count.
+    """
     least: dict[str, int] = {}
     for entry in ",".join(limits).split(","):
         name, _, count = entry.partition("=")

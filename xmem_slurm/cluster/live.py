@@ -1,7 +1,8 @@
 """What is the cluster that Slurm's commands talk to made of?
 
-pyslurm says it, where there is one for this release of Slurm (`by_pyslurm`); else it is read from scontrol's one-line
-records, which every supported release prints alike; scontrol has JSON from 23.02 on only.
+pyslurm says it, where there is one for this release of Slurm (`by_pyslurm`); else it is read from
+scontrol's one-line records, which every supported release prints alike; scontrol has JSON from
+23.02 on only.
 """
 
 import re
@@ -19,7 +20,9 @@ _NOTE = re.compile(r"\([^)]*\)")
 
 
 class Node(NamedTuple):
-    """A node; `gres` are its configured GPUs and shares of them, `sizes` other resources counted in K, M, G, T or P."""
+    """A node; `gres` are its configured GPUs and shares of them, `sizes` other resources counted in
+    K, M, G, T or P.
+    """
 
     name: str
     cpus: int
@@ -77,7 +80,11 @@ def parse(config: str, nodes: str, partitions: str) -> Cluster:
         setting(config, "ClusterName", "cluster"),
         [_node(line) for line in nodes.splitlines() if line.startswith("NodeName=")],
         [
-            LivePartition(field(line, "PartitionName"), field(line, "Default") == "YES", field(line, "MaxTime"))
+            LivePartition(
+                field(line, "PartitionName"),
+                field(line, "Default") == "YES",
+                field(line, "MaxTime"),
+            )
             for line in partitions.splitlines()
             if line.startswith("PartitionName=")
         ],
@@ -98,7 +105,9 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
                 node["total_cpus"],
                 node["real_memory"],
                 tuple(node["available_features"] or ()),
-                _gpus(",".join(f"{name}:{amount}" for name, amount in node["configured_gres"].items())),
+                _gpus(
+                    ",".join(f"{name}:{amount}" for name, amount in node["configured_gres"].items())
+                ),
                 tuple(node["partitions"] or ()),
             )
             for node in account.nodes
@@ -108,7 +117,9 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
             for each in account.partitions
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise SlurmError(f"pyslurm {account.version}: no answer that can be read ({error!r})") from error
+        raise SlurmError(
+            f"pyslurm {account.version}: no answer that can be read ({error!r})"
+        ) from error
     name, plugins = setting(config, "ClusterName", "cluster"), setting(config, "JobSubmitPlugins")
     return Cluster(name, nodes, partitions, f"pyslurm {account.version}", plugins)
 
@@ -131,13 +142,17 @@ def _node(line: str) -> Node:
         _listed(field(line, "AvailableFeatures")),
         _gpus(configured),
         _listed(field(line, "Partitions")),
-        tuple(entry for entry in gres.parse(configured or "none") if entry.count_text[-1:].isalpha()),
+        tuple(
+            entry for entry in gres.parse(configured or "none") if entry.count_text[-1:].isalpha()
+        ),
     )
 
 
 def _gpus(configured: str) -> tuple[Gres, ...]:
     """Return those of a node's GRES that are GPUs or shares of them."""
-    return tuple(entry for entry in gres.parse(configured or "none") if entry.is_gpu or entry.is_share)
+    return tuple(
+        entry for entry in gres.parse(configured or "none") if entry.is_gpu or entry.is_share
+    )
 
 
 def setting(config: str, name: str, default: str = "") -> str:
@@ -147,7 +162,9 @@ def setting(config: str, name: str, default: str = "") -> str:
 
 
 def field(line: str, key: str) -> str:
-    """Return a field; the first of that name, as free text (Reason, Comment) comes last. Slurm's `(null)` is ""."""
+    """Return a field; the first of that name, as free text (Reason, Comment) comes last. Slurm's
+    `(null)` is "".
+    """
     match = re.search(rf"(?:^|\s){key}=(\S*)", line)
     return match[1] if match and match[1] != "(null)" else ""
 

@@ -1,7 +1,8 @@
-"""Which spellings of a request for a GPU does a live cluster take? Slurm is asked, by trials that queue nothing.
+"""Which spellings of a request for a GPU does a live cluster take? Slurm is asked, by trials that
+queue nothing.
 
-A site's submit plugin has its say in `sbatch --test-only`, too, so what it refuses shows: options, GRES types, requests
-without host memory.
+A site's submit plugin has its say in `sbatch --test-only`, too, so what it refuses shows: options,
+GRES types, requests without host memory.
 """
 
 import os
@@ -28,7 +29,9 @@ class GpuKind:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What Slurm took: GPUs in these options, and what is needed with them. None at all: `refused` says why."""
+    """What Slurm took: GPUs in these options, and what is needed with them. None at all: `refused`
+    says why.
+    """
 
     options: Sequence[str] = OPTIONS
     by: Literal["type", "constraint"] = "type"
@@ -39,7 +42,8 @@ class Accepted:
 
 
 def ask(kind: GpuKind, partition: str) -> Accepted:
-    """Ask Slurm, most usual spelling first: by type before by feature, without host memory before with it.
+    """Ask Slurm, most usual spelling first: by type before by feature, without host memory before
+    with it.
 
     Raises:
         SlurmError: there is no sbatch.

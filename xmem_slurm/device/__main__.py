@@ -1,7 +1,8 @@
-"""`python -m xmem_slurm.device TORCH_DIR`: print the folder with the stand-in CUDA libraries, building them if needed.
+"""`python -m xmem_slurm.device TORCH_DIR`: print the folder with the stand-in CUDA libraries,
+building them if needed.
 
-The probe calls it, with the wrapper's Python, from inside the job's Python, and names the job's own cuDNN, if there is
-one, in XMEM_DEVICE_CUDNN. One line on stderr and exit 1 on failure.
+The probe calls it, with the wrapper's Python, from inside the job's Python, and names the job's own
+cuDNN, if there is one, in XMEM_DEVICE_CUDNN. One line on stderr and exit 1 on failure.
 """
 
 import os

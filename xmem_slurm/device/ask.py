@@ -1,7 +1,8 @@
-"""`python -I -S ask.py FOLDER TORCH_DIR`: as `python -m xmem_slurm.device TORCH_DIR`, from inside a dry run.
+"""`python -I -S ask.py FOLDER TORCH_DIR`: as `python -m xmem_slurm.device TORCH_DIR`, from inside a
+dry run.
 
-There is no compiler here that could be trusted, and no cache that may be written: who answers is a process beside
-xsbatch (`dryrun/build_server.py`), at the socket `ask` in FOLDER.
+There is no compiler here that could be trusted, and no cache that may be written: who answers is a
+process beside xsbatch (`dryrun/build_server.py`), at the socket `ask` in FOLDER.
 """
 
 import json
@@ -17,7 +18,9 @@ def main(folder: str, torch: str) -> int:
         asked.connect("ask")
         asked.sendall(json.dumps([torch, os.environ.get("XMEM_DEVICE_CUDNN", "")]).encode() + b"\n")
         with asked.makefile(encoding="utf-8") as answer:
-            built, why = json.loads(answer.read() or '["", "the stand-in CUDA libraries could not be built"]')
+            built, why = json.loads(
+                answer.read() or '["", "the stand-in CUDA libraries could not be built"]'
+            )
     (sys.stdout if built else sys.stderr).write(f"{built or why}\n")
     return 0 if built else 1
 

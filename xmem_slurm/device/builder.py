@@ -1,10 +1,12 @@
-"""The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the user's cache.
+"""The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the
+user's cache.
 
-A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs, and `build.json`
-with their sizes. The identity covers everything that the result depends on, by content: what torch needs, our sources,
-the compiler. So no torch, whatever its files are made to look like, comes by the build of another. A build is made in
-`<cache>/making` under a lock and renamed into place, so that a reader sees a whole build or none, two builds at once do
-the work once, and what a killed build leaves is swept away by the next.
+A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs,
+and `build.json` with their sizes. The identity covers everything that the result depends on, by
+content: what torch needs, our sources, the compiler. So no torch, whatever its files are made to
+look like, comes by the build of another. A build is made in `<cache>/making` under a lock and
+renamed into place, so that a reader sees a whole build or none, two builds at once do the work
+once, and what a killed build leaves is swept away by the next.
 """
 
 import errno
@@ -31,8 +33,9 @@ COMPILERS_AT_ONCE = 2
 MANIFEST = "build.json"
 HELPER = "cudnn-plans"
 ANY_C_LIBRARY = ("-nodefaultlibs", "-lgcc")
-"""Linked so, a library asks for the C library's functions without a version, and those of any glibc will do: who loads
-it has them. Where there are several, the dynamic linker takes the oldest (glibc's elf/dl-lookup.c)."""
+"""Linked so, a library asks for the C library's functions without a version, and those of any glibc
+will do: who loads it has them. Where there are several, the dynamic linker takes the oldest
+(glibc's elf/dl-lookup.c)."""
 _FLAGS = ("-std=c11", "-O1", "-fPIC", "-shared", "-w", "-pipe")
 
 
@@ -52,19 +55,22 @@ def cache_folder() -> Path:
 
 
 def build(torch_dir: Path, cache: Path | None = None, cudnn: Path | None = None) -> Path:
-    """Return the folder with the stand-ins for the torch package in `torch_dir`, building them if there are none yet.
+    """Return the folder with the stand-ins for the torch package in `torch_dir`, building them if
+    there are none yet.
 
-    `cudnn` is a file of the real cuDNN that this torch would load, if one is known: its version becomes the stand-in's.
-    Raises DeviceBuildError: no CUDA build of torch there, or as `make` does.
+    `cudnn` is a file of the real cuDNN that this torch would load, if one is known: its version
+    becomes the stand-in's. Raises DeviceBuildError: no CUDA build of torch there, or as `make`
+    does.
     """
     return make(needs.read(torch_dir.resolve(), cudnn), cache)
 
 
 def make(wanted: needs.Needs, cache: Path | None = None) -> Path:
-    """Return the folder with the stand-ins for a torch that needs this, building them if there are none yet.
+    """Return the folder with the stand-ins for a torch that needs this, building them if there are
+    none yet.
 
-    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, or a cache that others could have
-    written to: the libraries run in the user's name.
+    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, or a cache that
+    others could have written to: the libraries run in the user's name.
     """
     compiler = find_compiler()
     folder = cache if cache is not None else cache_folder()
@@ -79,12 +85,16 @@ def make(wanted: needs.Needs, cache: Path | None = None) -> Path:
                 shutil.rmtree(done, ignore_errors=True)
                 _build_into(done, wanted, compiler[0])
     except OSError as error:
-        raise DeviceBuildError(f"cannot write the stand-in CUDA libraries to {folder}: {error.strerror}") from error
+        raise DeviceBuildError(
+            f"cannot write the stand-in CUDA libraries to {folder}: {error.strerror}"
+        ) from error
     return done
 
 
 def making(folder: Path) -> Path:
-    """Where builds of the cache `folder` are made: its locks are there too, and a dry run sees nothing of it."""
+    """Where builds of the cache `folder` are made: its locks are there too, and a dry run sees
+    nothing of it.
+    """
     return folder / "making"
 
 
@@ -95,14 +105,17 @@ def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
     for manifest in folder.glob(f"*/{MANIFEST}"):
         try:
             about = json.loads(manifest.read_text(encoding="utf-8"))
-            builds.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
+            builds.append(
+                CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"])
+            )
         except (OSError, ValueError, KeyError):
             continue  # removed or damaged while we looked
     return sorted(builds, key=lambda each: (each.torch_version, each.path))
 
 
 def make_own(folder: Path, done: Path) -> None:
-    """Make the cache's folder if there is none, and see that nobody else could have put `done` there, which may not be.
+    """Make the cache's folder if there is none, and see that nobody else could have put `done`
+    there, which may not be.
 
     Raises:
         DeviceBuildError: somebody else could have.
@@ -112,7 +125,9 @@ def make_own(folder: Path, done: Path) -> None:
         own_files.make(folder)
         own_files.check(done)
     except PermissionError as error:
-        raise DeviceBuildError(f"{error.filename}: {error.strerror}; remove it, or set XDG_CACHE_HOME") from error
+        raise DeviceBuildError(
+            f"{error.filename}: {error.strerror}; remove it, or set XDG_CACHE_HOME"
+        ) from error
 
 
 def find_compiler() -> tuple[str, str]:
@@ -124,22 +139,29 @@ def find_compiler() -> tuple[str, str]:
         asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
         if asked.returncode == 0:
             return path, asked.stdout
-    raise DeviceBuildError("no C compiler: install gcc, or name one in CC, to build the stand-in CUDA libraries")
+    raise DeviceBuildError(
+        "no C compiler: install gcc, or name one in CC, to build the stand-in CUDA libraries"
+    )
 
 
 def _identity(wanted: needs.Needs, compiler: tuple[str, str]) -> str:
     libraries = [
-        (each.soname, [(tag, sorted(names)) for tag, names in each.symbols.items()]) for each in wanted.libraries
+        (each.soname, [(tag, sorted(names)) for tag, names in each.symbols.items()])
+        for each in wanted.libraries
     ]
     digest = hashlib.sha256(repr((wanted.versions, libraries, compiler)).encode())
     ours = [*generate.SOURCES.rglob("*"), *Path(__file__).parent.glob("*.py")]
     for path in sorted(path for path in ours if path.is_file()):
-        digest.update(path.relative_to(Path(__file__).parent).as_posix().encode() + b"\0" + path.read_bytes())
+        digest.update(
+            path.relative_to(Path(__file__).parent).as_posix().encode() + b"\0" + path.read_bytes()
+        )
     return digest.hexdigest()[:32]
 
 
 def _is_whole(done: Path) -> bool:
-    """Whether there is a finished build, with all of its files: a machine that lost its power leaves empty ones."""
+    """Whether there is a finished build, with all of its files: a machine that lost its power
+    leaves empty ones.
+    """
     try:
         sizes = json.loads((done / MANIFEST).read_text(encoding="utf-8"))["files"]
         return all((done / name).stat().st_size == size for name, size in sizes.items())
@@ -149,7 +171,9 @@ def _is_whole(done: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock. A file system without locks must do without: the rename alone keeps builds whole."""
+    """Hold an exclusive lock. A file system without locks must do without: the rename alone keeps
+    builds whole.
+    """
     with path.open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -172,10 +196,15 @@ def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
     versions, libraries = wanted.versions, wanted.libraries
     try:
         with ThreadPoolExecutor(COMPILERS_AT_ONCE) as pool:
-            compiling = [pool.submit(_compile, each, work, versions, compiler) for each in libraries]
+            compiling = [
+                pool.submit(_compile, each, work, versions, compiler) for each in libraries
+            ]
             for finished in [*compiling, pool.submit(_compile_helper, work, compiler)]:
                 finished.result()
-        sizes = {name: (work / name).stat().st_size for name in (HELPER, *(each.soname for each in libraries))}
+        sizes = {
+            name: (work / name).stat().st_size
+            for name in (HELPER, *(each.soname for each in libraries))
+        }
         about = {**asdict(versions), "torch_folder": wanted.torch_folder, "files": sizes}
         (work / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         work.chmod(0o755)
@@ -189,7 +218,9 @@ def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
 
 
 def _compile(library: needs.Library, work: Path, versions: needs.Versions, compiler: str) -> None:
-    """Compile one stand-in: its own C, defaults for every other name, the symbol versions that torch links to."""
+    """Compile one stand-in: its own C, defaults for every other name, the symbol versions that
+    torch links to.
+    """
     needed = frozenset().union(*library.symbols.values())
     names = needed | generate.public_names(library, versions.cuda_major)
     aliases = generate.per_thread_aliases(names)
@@ -218,32 +249,51 @@ def _compile(library: needs.Library, work: Path, versions: needs.Versions, compi
 
 
 def _compile_helper(work: Path, compiler: str) -> None:
-    """The program that the stand-in libcudnn asks; its library finds it by this name (src/plans/protocol.h).
+    """The program that the stand-in libcudnn asks; its library finds it by this name
+    (src/plans/protocol.h).
 
-    A program has to name the C library that it wants: an empty one of that name, without versions, is there to link to.
+    A program has to name the C library that it wants: an empty one of that name, without versions,
+    is there to link to.
     """
     source, flags = str(generate.SOURCES / "plans" / "answer.c"), ("-std=c11", "-O1", "-w")
     with tempfile.TemporaryDirectory(prefix="gcc.", dir=work) as scratch:
         stub, tried = Path(scratch, "stub.c"), Path(scratch, "tried.so")
-        run([compiler, *flags, "-fPIC", "-shared", "-o", str(tried), source, *ANY_C_LIBRARY], HELPER, scratch)
+        run(
+            [compiler, *flags, "-fPIC", "-shared", "-o", str(tried), source, *ANY_C_LIBRARY],
+            HELPER,
+            scratch,
+        )
         names = sorted({each.symbol for each in elf.read(tried).undefined} | {"__libc_start_main"})
         stub.write_text("".join(f"void {name}(void) {{}}\n" for name in names), encoding="utf-8")
         libraries = [str(Path(scratch, name)) for name in ("libc.so.6", "libdl.so.2")]
         for library in libraries:
-            empty = ["-fno-builtin", "-shared", "-nostdlib", f"-Wl,-soname,{Path(library).name}", str(stub)]
+            empty = [
+                "-fno-builtin",
+                "-shared",
+                "-nostdlib",
+                f"-Wl,-soname,{Path(library).name}",
+                str(stub),
+            ]
             run([compiler, *flags, *empty, "-o", library], HELPER, scratch)
         linked = [*ANY_C_LIBRARY, "-Wl,--no-as-needed", *libraries]
         run([compiler, *flags, "-o", str(work / HELPER), source, *linked], HELPER, scratch)
 
 
 def run(command: Sequence[str], made: str, scratch: str) -> None:
-    """Run a compiler, with what it keeps meanwhile in `scratch`; raises DeviceBuildError if it cannot make `made`."""
+    """Run a compiler, with what it keeps meanwhile in `scratch`; raises DeviceBuildError if it
+    cannot make `made`.
+    """
     environment = {**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        raise DeviceBuildError(f"{Path(command[0]).name} could not build {made}: {_first_error(ran.stderr)}")
+        raise DeviceBuildError(
+            f"{Path(command[0]).name} could not build {made}: {_first_error(ran.stderr)}"
+        )
 
 
 def _first_error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line or "No space" in line), lines[0] if lines else "no message")
+    return next(
+        (line for line in lines if "error" in line or "No space" in line),
+        lines[0] if lines else "no message",
+    )

@@ -1,9 +1,12 @@
-"""What a shared object needs from others and what it defines: the dynamic part of an ELF file, read directly.
+"""What a shared object needs from others and what it defines: the dynamic part of an ELF file, read
+directly.
 
-Only the section headers, `.dynamic`, `.dynsym`, `.dynstr` and the GNU version sections are read, so that a library of
-450 MB costs a few milliseconds and no binutils are called. 64-bit little-endian files (x86-64, aarch64) only.
+Only the section headers, `.dynamic`, `.dynsym`, `.dynstr` and the GNU version sections are read, so
+that a library of 450 MB costs a few milliseconds and no binutils are called. 64-bit little-endian
+files (x86-64, aarch64) only.
 
-Sources: the System V gABI, chapters 4 and 5; the LSB, "Symbol Versioning" (Elf64_Verneed, Elf64_Vernaux).
+Sources: the System V gABI, chapters 4 and 5; the LSB, "Symbol Versioning" (Elf64_Verneed,
+Elf64_Vernaux).
 """
 
 import struct
@@ -27,7 +30,9 @@ class ElfError(ValueError):
 
 
 class Needed(NamedTuple):
-    """An undefined symbol, the version tag it was linked against and the library of that tag ("" for none)."""
+    """An undefined symbol, the version tag it was linked against and the library of that tag (""
+    for none).
+    """
 
     symbol: str
     version: str
@@ -80,7 +85,9 @@ def _read(file: BinaryIO) -> Dynamic:
     if dynamic := by_kind.get(_SHT_DYNAMIC):
         strings = content(sections[dynamic.link])
         libraries = {
-            _string(strings, value) for tag, value in struct.iter_unpack("<qQ", content(dynamic)) if tag == _DT_NEEDED
+            _string(strings, value)
+            for tag, value in struct.iter_unpack("<qQ", content(dynamic))
+            if tag == _DT_NEEDED
         }
     versions: dict[int, tuple[str, str]] = {}
     if verneed := by_kind.get(_SHT_GNU_VERNEED):
@@ -93,7 +100,9 @@ def _read(file: BinaryIO) -> Dynamic:
     indices = [entry[0] for entry in struct.iter_unpack("<H", content(versym))] if versym else []
     undefined: set[Needed] = set()
     defined: set[str] = set()
-    for number, (name, _info, _other, section, _value, _size) in enumerate(struct.iter_unpack("<IBBHQQ", table)):
+    for number, (name, _info, _other, section, _value, _size) in enumerate(
+        struct.iter_unpack("<IBBHQQ", table)
+    ):
         if not name:
             continue
         if section != _SHN_UNDEF:
@@ -123,13 +132,17 @@ def _sections(file: BinaryIO) -> list[_Section]:
         raise ElfError("the section headers lie beyond its end")
     sections = []
     for index in range(count):
-        _name, kind, _flags, _address, start, length, link = struct.unpack_from("<IIQQQQI", table, index * size)
+        _name, kind, _flags, _address, start, length, link = struct.unpack_from(
+            "<IIQQQQI", table, index * size
+        )
         sections.append(_Section(kind, start, length, link))
     return sections
 
 
 def _version_needs(needs: bytes, strings: bytes) -> dict[int, tuple[str, str]]:
-    """Map version index -> (version tag, library), from the chained Elf64_Verneed and Elf64_Vernaux records."""
+    """Map version index -> (version tag, library), from the chained Elf64_Verneed and Elf64_Vernaux
+    records.
+    """
     versions: dict[int, tuple[str, str]] = {}
     at, more = 0, bool(needs)
     while more:

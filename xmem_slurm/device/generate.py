@@ -1,8 +1,9 @@
-"""The generated part of a stand-in library: C for every symbol that nobody wrote by hand, and the linker's script.
+"""The generated part of a stand-in library: C for every symbol that nobody wrote by hand, and the
+linker's script.
 
-A generated default returns 0, which is "success" in all of these libraries. Defaults are weak, so that a function of
-the same name in the hand-written sources takes their place. What a function must write is in `src/outputs.txt`, where
-that is the same for every call.
+A generated default returns 0, which is "success" in all of these libraries. Defaults are weak, so
+that a function of the same name in the hand-written sources takes their place. What a function must
+write is in `src/outputs.txt`, where that is the same for every call.
 """
 
 import re
@@ -30,9 +31,11 @@ _HAND_WRITTEN = {
     "libnvrtc": "libraries/nvrtc.c",
 }
 _EXPORTS = {"libcudart": ("cuda*", "__cuda*"), "libcuda": ("cu[A-Z]*",), "libnvidia-ml": ("nvml*",)}
-"""Whole name spaces that are exported: extensions of torch use more of these libraries than torch itself."""
+"""Whole name spaces that are exported: extensions of torch use more of these libraries than torch
+itself."""
 _OF_OTHERS = {"libnvidia-ml": "nvml", "libcublasLt": "cublasLtMatrixTransform"}
-"""What others than torch look up by its name (nvidia-ml-py) or are linked to (bitsandbytes until 0.44)."""
+"""What others than torch look up by its name (nvidia-ml-py) or are linked to (bitsandbytes until
+0.44)."""
 
 _PREAMBLE = """\
 #include <stdlib.h>
@@ -49,7 +52,8 @@ _HANDLE_BYTES = 512
 
 
 class Output(NamedTuple):
-    """What a function writes, [(which of its integer and pointer arguments, value in C)], and the doubt it reports.
+    """What a function writes, [(which of its integer and pointer arguments, value in C)], and the
+    doubt it reports.
 
     One that is another by its `alias` does neither.
     """
@@ -67,7 +71,9 @@ def sources_of(library: Library) -> list[Path]:
 
 
 def public_names(library: Library, cuda_major: int) -> frozenset[str]:
-    """Every public entry point of the runtime and the driver; of others, what not only torch asks for."""
+    """Every public entry point of the runtime and the driver; of others, what not only torch asks
+    for.
+    """
     if library.stem in _OF_OTHERS:
         return frozenset(name for name in outputs() if name.startswith(_OF_OTHERS[library.stem]))
     files = {"libcudart": f"cudart-{cuda_major}.txt", "libcuda": "cuda-driver.txt"}
@@ -87,7 +93,9 @@ def defaults(names: Iterable[str]) -> str:
 
 
 def per_thread_aliases(names: frozenset[str]) -> dict[str, str]:
-    """Alias -> function, for the spellings of per-thread default streams (`_ptds`, `_ptsz`): there is one default."""
+    """Alias -> function, for the spellings of per-thread default streams (`_ptds`, `_ptsz`): there
+    is one default.
+    """
     bases = ((name, re.sub(r"_pt[ds][sz]$", "", name)) for name in names)
     return {name: base for name, base in bases if base != name and base in names}
 
@@ -97,7 +105,9 @@ def version_script(library: Library, names: Iterable[str]) -> str:
     tags = [tag for tag in library.symbols if tag]
     wide = _EXPORTS.get(library.stem, ())
     if not tags:
-        exported = "; ".join([*sorted(names), *wide, *(["xmem_*"] if library.stem == "libcudart" else [])])
+        exported = "; ".join(
+            [*sorted(names), *wide, *(["xmem_*"] if library.stem == "libcudart" else [])]
+        )
         return f"{{ global: {exported}; local: *; }};\n" if exported else "{ local: *; };\n"
     main = library.soname if library.soname in tags else tags[0]
     elsewhere = frozenset().union(*(library.symbols[tag] for tag in tags if tag != main))
@@ -136,10 +146,15 @@ def _writing(name: str, output: Output) -> str:
         given = ", ".join(arguments[:_IN_REGISTERS])
         body = f'extern long real_{name}() __asm__("{output.alias}"); return real_{name}({given});'
     else:
-        body = "".join(_written(f"a{position}", output.type, value) for position, value in output.writes)
+        body = "".join(
+            _written(f"a{position}", output.type, value) for position, value in output.writes
+        )
         body += f'if (xmem_doubt) xmem_doubt("{output.code}", "{name}"); ' if output.code else ""
         body += "return 0;"
-    return f"__attribute__((weak)) long {name}({', '.join(f'void *{each}' for each in arguments)}) {{ {body} }}"
+    return (
+        f"__attribute__((weak)) long {name}({', '.join(f'void *{each}' for each in arguments)}) "
+        f"{{ {body} }}"
+    )
 
 
 def _written(argument: str, kind: str, value: str) -> str:

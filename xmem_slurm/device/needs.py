@@ -1,6 +1,8 @@
-"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from files, nothing run.
+"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from files,
+nothing run.
 
-The files may be a job's own work: what is read of them is bounded, and names that a compiler is given are checked.
+The files may be a job's own work: what is read of them is bounded, and names that a compiler is
+given are checked.
 """
 
 import re
@@ -12,8 +14,8 @@ from xmem_slurm.device import elf
 from xmem_slurm.errors import DeviceBuildError
 
 _NAMES = """
-    cublas cublasLt cuda cudart cudnn cudss cufft cufile cupti curand cusolver cusparse cusparseLt nccl nvJitLink
-    nvToolsExt nvidia-ml nvrtc nvshmem_host
+    cublas cublasLt cuda cudart cudnn cudss cufft cufile cupti curand cusolver cusparse cusparseLt
+    nccl nvJitLink nvToolsExt nvidia-ml nvrtc nvshmem_host
 """
 STAND_INS = frozenset(f"lib{name}" for name in _NAMES.split())
 """Libraries that get a stand-in, by the name before `.so`."""
@@ -46,7 +48,9 @@ _DEFAULT_NCCL = {12: "2.21.5", 13: "2.27.7"}
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions as NVIDIA's headers encode them: CUDA 13.0 is 13000, cuDNN 9.19.0 91900, NCCL 2.28.9 22809."""
+    """Versions as NVIDIA's headers encode them: CUDA 13.0 is 13000, cuDNN 9.19.0 91900, NCCL 2.28.9
+    22809.
+    """
 
     torch: str
     torch_commit: str
@@ -63,7 +67,9 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library that torch is linked to: its SONAME and, per version tag ("" for none), the symbols it must have."""
+    """A library that torch is linked to: its SONAME and, per version tag ("" for none), the symbols
+    it must have.
+    """
 
     soname: str
     symbols: dict[str, frozenset[str]]
@@ -83,7 +89,9 @@ class Needs:
     libraries: tuple[Library, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no name of C's, of the linker's or of a file in the cache: it may come from anybody."""
+        """Refuse what is no name of C's, of the linker's or of a file in the cache: it may come
+        from anybody.
+        """
         texts = [(self.versions.torch, _RELEASE), (self.versions.torch_commit, _RELEASE)]
         for library in self.libraries:
             texts.append((library.soname, _SONAME))
@@ -91,11 +99,15 @@ class Needs:
                 texts += [(tag, _TAG), *((symbol, _SYMBOL) for symbol in symbols)]
         wrong = [text for text, form in texts if not form.fullmatch(text)]
         if wrong or any(library.stem not in STAND_INS for library in self.libraries):
-            raise DeviceBuildError(f"torch in {self.torch_folder} needs {(wrong or ['other libraries'])[0]!r:.60}")
+            raise DeviceBuildError(
+                f"torch in {self.torch_folder} needs {(wrong or ['other libraries'])[0]!r:.60}"
+            )
 
 
 def read(torch: Path, cudnn: Path | None = None) -> Needs:
-    """Read what the torch in folder `torch` needs; raises DeviceBuildError. `cudnn`: see `read_versions`."""
+    """Read what the torch in folder `torch` needs; raises DeviceBuildError. `cudnn`: see
+    `read_versions`.
+    """
     return Needs(str(torch), read_versions(torch, cudnn), tuple(read_libraries(torch)))
 
 
@@ -105,10 +117,11 @@ def shared_objects(torch: Path) -> list[Path]:
 
 
 def read_versions(torch: Path, cudnn: Path | None = None) -> Versions:
-    """Read the versions of the torch in folder `torch`; raises DeviceBuildError if it is no CUDA 12 or 13 build.
+    """Read the versions of the torch in folder `torch`; raises DeviceBuildError if it is no CUDA 12
+    or 13 build.
 
-    `cudnn` is a file of the cuDNN that this torch would load, where one is installed. Outside NVIDIA's wheels its full
-    name has the version: libcudnn_graph.so.9.10.2.
+    `cudnn` is a file of the cuDNN that this torch would load, where one is installed. Outside
+    NVIDIA's wheels its full name has the version: libcudnn_graph.so.9.10.2.
     """
     try:
         text = _text(torch / "version.py")
@@ -120,24 +133,32 @@ def read_versions(torch: Path, cudnn: Path | None = None) -> Versions:
         raise DeviceBuildError(f"torch {version} in {torch} is not a CUDA build")
     major, minor, _ = _numbers(values["cuda"])
     if major not in _DEFAULT_CUDNN:
-        raise DeviceBuildError(f"torch {version} is built for CUDA {values['cuda']}; CUDA 12 and 13 have stand-ins")
+        raise DeviceBuildError(
+            f"torch {version} is built for CUDA {values['cuda']}; CUDA 12 and 13 have stand-ins"
+        )
     return Versions(
         torch=version,
         torch_commit=values.get("git_version", ""),
         cuda=1000 * major + 10 * minor,
-        cublas=_encode(_wheel_version(torch, "cublas") or _required(torch, "cublas") or f"{major}.{minor}.0"),
+        cublas=_encode(
+            _wheel_version(torch, "cublas") or _required(torch, "cublas") or f"{major}.{minor}.0"
+        ),
         cudnn=_encode(
             _wheel_version(torch, "cudnn")
             or (_version_in_name(cudnn) if cudnn is not None else None)
             or _required(torch, "cudnn")
             or _DEFAULT_CUDNN[major]
         ),
-        nccl=_encode(_wheel_version(torch, "nccl") or _required(torch, "nccl") or _DEFAULT_NCCL[major]),
+        nccl=_encode(
+            _wheel_version(torch, "nccl") or _required(torch, "nccl") or _DEFAULT_NCCL[major]
+        ),
     )
 
 
 def read_libraries(torch: Path) -> list[Library]:
-    """Read which of NVIDIA's libraries torch needs, and which of their symbols; raises DeviceBuildError."""
+    """Read which of NVIDIA's libraries torch needs, and which of their symbols; raises
+    DeviceBuildError.
+    """
     try:
         objects = [elf.read(path) for path in shared_objects(torch)]
     except (OSError, elf.ElfError) as error:
@@ -145,7 +166,8 @@ def read_libraries(torch: Path) -> list[Library]:
     sonames = {name for each in objects for name in each.libraries if _stem(name) in STAND_INS}
     if not any(_stem(name) == "libcudart" for name in sonames):
         raise DeviceBuildError(
-            f"torch in {torch} is not linked to libcudart.so: not a CUDA build, or not a complete one"
+            f"torch in {torch} is not linked to libcudart.so: not a CUDA build, or not a complete "
+            "one"
         )
     sonames.update(ALWAYS)
     by_stem = {_stem(name): name for name in sonames}

@@ -1,6 +1,8 @@
-"""The library that leads every Python of a dry run to the probe, whatever a script makes of PYTHONPATH.
+"""The library that leads every Python of a dry run to the probe, whatever a script makes of
+PYTHONPATH.
 
-One small file for LD_PRELOAD (`src/preload/preload.c`), built with gcc when first needed; it has no part in torch.
+One small file for LD_PRELOAD (`src/preload/preload.c`), built with gcc when first needed; it has no
+part in torch.
 """
 
 import hashlib
@@ -19,16 +21,20 @@ _QUOTELESS = (" ", ":")
 def build(cache: Path | None = None) -> Path:
     """Return the library, building it if there is none yet.
 
-    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, a cache that LD_PRELOAD cannot name,
-    or that others could have written to.
+    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, a cache that
+    LD_PRELOAD cannot name, or that others could have written to.
     """
     source = generate.SOURCES / "preload" / "preload.c"
     command = [*_FLAGS, str(source), *builder.ANY_C_LIBRARY]
     folder = cache if cache is not None else builder.cache_folder()
-    identity = hashlib.sha256(repr((platform.machine(), command)).encode() + source.read_bytes()).hexdigest()[:32]
+    identity = hashlib.sha256(
+        repr((platform.machine(), command)).encode() + source.read_bytes()
+    ).hexdigest()[:32]
     done = folder / f"preload-{identity}.so"
     if any(separator in str(done) for separator in _QUOTELESS):
-        raise DeviceBuildError(f"LD_PRELOAD cannot name a library in {folder}: its path has a space or a colon")
+        raise DeviceBuildError(
+            f"LD_PRELOAD cannot name a library in {folder}: its path has a space or a colon"
+        )
     try:
         builder.make_own(folder, done)
         if done.is_file():

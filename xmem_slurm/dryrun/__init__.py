@@ -1,4 +1,6 @@
-"""Run a job's script here, harmlessly: `runner` prepares its world, `sandbox` throws away what it does to ours."""
+"""Run a job's script here, harmlessly: `runner` prepares its world, `sandbox` throws away what it
+does to ours.
+"""
 
 from typing import Literal, get_args
 

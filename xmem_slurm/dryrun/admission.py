@@ -1,15 +1,18 @@
-"""When may a dry run begin? A few at once for each user and on each machine, and one for each submission.
+"""When may a dry run begin? A few at once for each user and on each machine, and one for each
+submission.
 
-Whoever's turn has not come stands in a line: a row of numbered places, each a name in Linux' abstract socket
-namespace (unix(7)) that somebody listens on. The kernel gives a name to one process, and takes it back when that ends,
-however it ends: there is no file to clear away, to own, or to lock over a network file system. The first places of a
-line are those of dry runs that run; whoever stands behind them moves up when a place before is free. Of that the kernel
-tells: who waits is connected to who stands there, and sleeps until that connection ends. Whoever could not be in time,
-as a dry run takes a while, goes at once; and so does whoever sees that the line moves too slowly.
+Whoever's turn has not come stands in a line: a row of numbered places, each a name in Linux'
+abstract socket namespace (unix(7)) that somebody listens on. The kernel gives a name to one
+process, and takes it back when that ends, however it ends: there is no file to clear away, to own,
+or to lock over a network file system. The first places of a line are those of dry runs that run;
+whoever stands behind them moves up when a place before is free. Of that the kernel tells: who waits
+is connected to who stands there, and sleeps until that connection ends. Whoever could not be in
+time, as a dry run takes a while, goes at once; and so does whoever sees that the line moves too
+slowly.
 
-What this is not: a fence. A name can be taken by any process of the machine, and a user who holds all of them has
-others wait as long as the site allows, and their jobs go as they were written. Whoever has another network namespace
-or another SLURM_CONF, as a lab has, stands in other lines.
+What this is not: a fence. A name can be taken by any process of the machine, and a user who holds
+all of them has others wait as long as the site allows, and their jobs go as they were written.
+Whoever has another network namespace or another SLURM_CONF, as a lab has, stands in other lines.
 """
 
 import errno
@@ -27,19 +30,24 @@ from xmem_slurm.errors import Busy
 CORES_PER_DRY_RUN = 4
 """A machine runs one dry run at a time for so many of its cores, where the site does not say."""
 SHORTEST_SECONDS = 2.0
-"""The import of torch alone takes a dry run as long: who stands behind ten has no turn before ten such."""
+"""The import of torch alone takes a dry run as long: who stands behind ten has no turn before ten
+such."""
 
 _LOOK_SECONDS = 0.1
-"""How soon is looked again where no connection can tell, as where more wait for one than it takes (somaxconn)."""
+"""How soon is looked again where no connection can tell, as where more wait for one than it takes
+(somaxconn)."""
 _LONGEST_LINE = 10_000
 _MOST_BYTES = 16
-"""Of what is said to who waits: a number. Whoever has taken the name may say it, so it is never shown."""
+"""Of what is said to who waits: a number. Whoever has taken the name may say it, so it is never
+shown."""
 Tell = Callable[[str], None]
 T = TypeVar("T")
 
 
 class LineRules(Protocol):
-    """How many run at once, and where: `site.schema.DryRuns`, and a site file as it stands (`site.places`)."""
+    """How many run at once, and where: `site.schema.DryRuns`, and a site file as it stands
+    (`site.places`).
+    """
 
     @property
     def where(self) -> str:
@@ -62,8 +70,8 @@ class LineRules(Protocol):
 def turn(rules: LineRules, seconds: float | None, tell: Tell) -> Iterator[None]:
     """Wait for a dry run's turn, and hold its place; `tell` gets one line if that takes a while.
 
-    `seconds` are how long it may take, None as long as the site has it. What runs elsewhere has no place in the line of
-    this machine.
+    `seconds` are how long it may take, None as long as the site has it. What runs elsewhere has no
+    place in the line of this machine.
 
     Raises:
         Busy: its turn has not come, or could not.
@@ -81,12 +89,15 @@ def turn(rules: LineRules, seconds: float | None, tell: Tell) -> Iterator[None]:
 
 
 @contextmanager
-def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) -> Iterator[T | None]:
-    """Be the only one of this user who sizes what goes by this name; yields what another one has `found` meanwhile.
+def alone(
+    name: str, seconds: float, tell: Tell, found: Callable[[], T | None]
+) -> Iterator[T | None]:
+    """Be the only one of this user who sizes what goes by this name; yields what another one has
+    `found` meanwhile.
 
     Raises:
-        Busy: there was no end to that within `seconds`, or the other one had no turn, as this one would have none, or
-            nothing was found in more time than is left.
+        Busy: there was no end to that within `seconds`, or the other one had no turn, as this one
+            would have none, or nothing was found in more time than is left.
     """
     began, waited = time.monotonic(), False
     until = began + seconds
@@ -96,9 +107,14 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
         while (place := row.take(0)) is None and known is None:
             left = until - time.monotonic()
             if left <= 0:
-                raise Busy(f"another submission of it is being run dry, and had no answer within {seconds:.0f} s")
+                raise Busy(
+                    "another submission of it is being run dry, and had no answer within "
+                    f"{seconds:.0f} s"
+                )
             if not waited:
-                tell(f"waiting for the answer to another submission of it; for {left:.0f} s at most")
+                tell(
+                    f"waiting for the answer to another submission of it; for {left:.0f} s at most"
+                )
             waited = True
             had = row.wait_for([0], left)
             known = found()
@@ -109,7 +125,10 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
         if waited and known is None:
             known, took = found(), time.monotonic() - began
             if known is None and took > seconds / 2:
-                raise Busy(f"another submission of it was being run dry for {took:.0f} s, and had no answer")
+                raise Busy(
+                    f"another submission of it was being run dry for {took:.0f} s, and had no "
+                    "answer"
+                )
         try:
             yield known
         except Busy:
@@ -122,7 +141,9 @@ def _tell_who_waits(place: socket.socket, seconds: float) -> None:
     """Tell who waits for a place, before it is free, for how long there was no turn."""
     place.setblocking(False)
     with suppress(OSError):  # nobody is left, or one has gone
-        for _ in range(socket.SOMAXCONN):  # so many stand in line at the most; whoever comes later is not waited for
+        for _ in range(
+            socket.SOMAXCONN
+        ):  # so many stand in line at the most; whoever comes later is not waited for
             with place.accept()[0] as end:
                 end.send(f"{seconds:.0f}".encode())
 
@@ -152,7 +173,9 @@ class _Row:
         return taken
 
     def wait_for(self, places: Iterable[int], seconds: float) -> str:
-        """Sleep until one of these places may be free, or so long; return what who left one said, if anything."""
+        """Sleep until one of these places may be free, or so long; return what who left one said,
+        if anything.
+        """
         ends, poll = list[socket.socket](), select.poll()
         try:
             for place in places:
@@ -161,7 +184,9 @@ class _Row:
                 try:
                     end.connect(self._address(place))
                     poll.register(end, 0)
-                except OSError:  # too many wait, or who is there does not listen, or is gone already
+                except (
+                    OSError
+                ):  # too many wait, or who is there does not listen, or is gone already
                     seconds = min(seconds, _LOOK_SECONDS)
             poll.poll(seconds * 1000)
             return "".join(map(_said, ends))
@@ -211,11 +236,16 @@ class _Line:
             now = time.monotonic()
             left, waited = until - now, now - began
             rounds, seen = (self.place - self.most) // self.most, (first - self.place) / self.most
-            # If the next one takes as long as those that were seen, and that has taken `waited` so far.
+            # If the next one takes as long as those that were seen, and that has taken `waited` so
+            # far.
             by_pace = (until - began) / (1 + rounds / (seen + 1)) - waited
             spare = min(left - SHORTEST_SECONDS * rounds, by_pace)
             if spare <= 0:
-                late = f"after {waited:.0f} s" if left <= 0 else f"within the {left:.0f} s that are left"
+                late = (
+                    f"after {waited:.0f} s"
+                    if left <= 0
+                    else f"within the {left:.0f} s that are left"
+                )
                 raise Busy(f"{late} it is not its turn: {self._ahead()}")
             if not told:
                 tell(f"waiting for its dry run's turn: {self._ahead()}; for {left:.0f} s at most")
@@ -239,4 +269,6 @@ class _Line:
 
     def _ahead(self) -> str:
         place = self.place - self.most + 1
-        return f"place {place} in the line of dry runs {self.whose}, of which {self.most} run at once"
+        return (
+            f"place {place} in the line of dry runs {self.whose}, of which {self.most} run at once"
+        )

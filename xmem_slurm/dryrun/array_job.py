@@ -1,7 +1,8 @@
-"""Many dry runs at once: the tasks of one array job on the CPU nodes where a site wants its dry runs.
+"""Many dry runs at once: the tasks of one array job on the CPU nodes where a site wants its dry
+runs.
 
-Orders and answers are files in a folder of the user's cache, which the nodes must see. A task (`on_node`) that does not
-answer says nothing of the others.
+Orders and answers are files in a folder of the user's cache, which the nodes must see. A task
+(`on_node`) that does not answer says nothing of the others.
 """
 
 import platform
@@ -24,7 +25,8 @@ from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.state import signals, throwaway
 
 MOST_TASKS = 1000
-"""Of one array job: Slurm's MaxArraySize is 1001 where a site does not say otherwise (slurm.conf(5))."""
+"""Of one array job: Slurm's MaxArraySize is 1001 where a site does not say otherwise
+(slurm.conf(5))."""
 
 _POLL_SECONDS = 0.3
 _START = "from xmem_slurm.dryrun.on_node import task; task()"
@@ -44,7 +46,8 @@ def _array(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult |
     with signals.clearing_up():  # whoever ends us ends the tasks
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # By machine: where a file system keeps locks to itself, only this one knows whose folder is held.
+            # By machine: where a file system keeps locks to itself, only this one knows whose
+            # folder is held.
             with throwaway.made(parent, f"xmem-dry-runs-{platform.node()}-") as folder:
                 for index, order in enumerate(orders):
                     (folder / f"{index}.json").write_text(order_to_json(order), encoding="utf-8")
@@ -59,10 +62,16 @@ def _array(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult |
 def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
     """Have sbatch run the tasks, and wait as long as they begin and answer; return its last words.
 
-    No task may take longer than its budget, and while none runs none may wait longer for its turn than the site has it:
-    the tasks that are left are then given up.
+    No task may take longer than its budget, and while none runs none may wait longer for its turn
+    than the site has it: the tasks that are left are then given up.
     """
-    command = ["sbatch", "--quiet", "--wait", f"--job-name={folder.name}", f"--array=0-{count - 1}%{where.at_once}"]
+    command = [
+        "sbatch",
+        "--quiet",
+        "--wait",
+        f"--job-name={folder.name}",
+        f"--array=0-{count - 1}%{where.at_once}",
+    ]
     command += [
         f"--output={folder}/%a.out",
         *cpu_node.words(budget, where),
@@ -71,7 +80,9 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
     environ = cpu_node.environment() | {"XMEM_ORDERS": str(folder)}
     with (folder / "sbatch").open("w+b") as printed:
         try:
-            waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=environ)
+            waiting = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=environ
+            )
         except OSError as error:
             return f"sbatch: {error.strerror}"
         answers, begun, patience = 0, 0, where.wait_seconds + cpu_node.START_SECONDS
@@ -82,7 +93,9 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
                 now = [len(list(folder.glob(f"*.{kind}"))) for kind in ("answer", "begun")]
                 if now != [answers, begun]:
                     answers, begun = now
-                    patience = (budget.longest if begun > answers else where.wait_seconds) + cpu_node.START_SECONDS
+                    patience = (
+                        budget.longest if begun > answers else where.wait_seconds
+                    ) + cpu_node.START_SECONDS
                     until = time.monotonic() + patience
         finally:
             if waiting.poll() is None and answers < count:

@@ -1,4 +1,6 @@
-"""May the tasks of an array need other amounts of memory? Whatever reads SLURM_ARRAY_TASK_ID can decide by it."""
+"""May the tasks of an array need other amounts of memory? Whatever reads SLURM_ARRAY_TASK_ID can
+decide by it.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,10 +13,12 @@ _NUMBER = b"SLURM_ARRAY_TASK_ID"
 
 
 def may_differ(job: Job, traces: Iterable[Sequence[trace.Trace]]) -> bool:
-    """Whether the tasks of an array may need other amounts of memory, by the `traces` of each task that was run.
+    """Whether the tasks of an array may need other amounts of memory, by the `traces` of each task
+    that was run.
 
-    They do so if some need another than others, or read other files; they may if the number is named by the script, by
-    one that it runs, or by a file that they read. What installed packages name is not looked for: many name everything.
+    They do so if some need another than others, or read other files; they may if the number is
+    named by the script, by one that it runs, or by a file that they read. What installed packages
+    name is not looked for: many name everything.
     """
     scripts = [job.script, *script_files.scripts_run(job.script, job.folder, job.environ).values()]
     if any(_NUMBER in each for each in scripts):
@@ -29,5 +33,7 @@ def may_differ(job: Job, traces: Iterable[Sequence[trace.Trace]]) -> bool:
 
 
 def peak(traces: Iterable[trace.Trace]) -> int:
-    """Return the most that torch reserved in a process of a task, as it was recorded there; 0 where nothing was."""
+    """Return the most that torch reserved in a process of a task, as it was recorded there; 0 where
+    nothing was.
+    """
     return max((each.recorded.get("reserved_bytes", 0) for each in traces), default=0)

@@ -8,8 +8,8 @@ from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.units import GIB, MIB
 
 WALL_FACTOR = 10.0
-"""So many times its budget may a dry run take on the wall: seen on a login node at load 15 were 6 times (13 s of CPU
-took 72 s)..."""
+"""So many times its budget may a dry run take on the wall: seen on a login node at load 15 were 6
+times (13 s of CPU took 72 s)..."""
 LEAST_WALL_SECONDS = 300.0
 """...and a small budget is one of CPU time, not of patience."""
 
@@ -37,8 +37,9 @@ class Spent(NamedTuple):
 class Budget:
     """What a dry run may cost: seconds, and bytes of host memory, its thrown-away files included.
 
-    `seconds` are of its own doing: CPU seconds of all its processes, and those in which all of it waits (`progress`).
-    What a busy machine adds to these is bounded by `wall_seconds`; None is a multiple of `seconds`.
+    `seconds` are of its own doing: CPU seconds of all its processes, and those in which all of it
+    waits (`progress`). What a busy machine adds to these is bounded by `wall_seconds`; None is a
+    multiple of `seconds`.
     """
 
     seconds: float = 60.0

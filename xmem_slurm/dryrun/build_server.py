@@ -1,10 +1,12 @@
-"""Who builds the stand-ins for a torch that a dry run comes upon? A process beside xsbatch, asked through a socket.
+"""Who builds the stand-ins for a torch that a dry run comes upon? A process beside xsbatch, asked
+through a socket.
 
-Inside a dry run nothing of ours can be written, and nothing from there is believed. Who asks (`device/ask.py`) names a
-folder. What the torch in it needs is read by one more process, which has first gone where the asker is, so that it sees
-what that one sees (an environment that the script unpacked, a container) and can open no more than that one could; a
-damaged or endless file costs it its life, and nobody else's. Only checked names come back from there (`device.needs`),
-and only C of our own making is compiled (`device.builder`). No file of the torch is ever loaded or run out here.
+Inside a dry run nothing of ours can be written, and nothing from there is believed. Who asks
+(`device/ask.py`) names a folder. What the torch in it needs is read by one more process, which has
+first gone where the asker is, so that it sees what that one sees (an environment that the script
+unpacked, a container) and can open no more than that one could; a damaged or endless file costs it
+its life, and nobody else's. Only checked names come back from there (`device.needs`), and only C of
+our own making is compiled (`device.builder`). No file of the torch is ever loaded or run out here.
 """
 
 import json
@@ -42,11 +44,15 @@ _NEEDS = TypeAdapter(needs.Needs)
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
-    """Answer whoever connects to the socket in `folder`, meanwhile. It forks, so it wants a process with one thread."""
+    """Answer whoever connects to the socket in `folder`, meanwhile. It forks, so it wants a process
+    with one thread.
+    """
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX) as listening:
         try:
-            listening.bind(f"/proc/self/fd/{place}/{SOCKET}")  # the path of a socket has 107 bytes at most
+            listening.bind(
+                f"/proc/self/fd/{place}/{SOCKET}"
+            )  # the path of a socket has 107 bytes at most
         finally:
             os.close(place)
         listening.listen(64)
@@ -54,14 +60,18 @@ def serving(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ProcessLookupError):  # its compilers are in its group; it may not have made one yet
+        with suppress(
+            ProcessLookupError
+        ):  # its compilers are in its group; it may not have made one yet
             os.killpg(server, signal.SIGKILL)
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
 
 
 def _fork(body: Callable[[], object]) -> int:
-    """Run `body` in a child that dies with this process, whatever has become of its signals here."""
+    """Run `body` in a child that dies with this process, whatever has become of its signals
+    here.
+    """
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     child = os.fork()
@@ -92,7 +102,10 @@ def _serve(listening: socket.socket) -> NoReturn:
     known: dict[tuple[str, ...], list[str]] = {}
     while True:
         connection, _ = listening.accept()
-        with connection, suppress(OSError, ValueError, RecursionError):  # who asked has gone, or talks nonsense
+        with (
+            connection,
+            suppress(OSError, ValueError, RecursionError),
+        ):  # who asked has gone, or talks nonsense
             connection.settimeout(PATIENCE_SECONDS)
             connection.sendall(json.dumps(_answer(connection, known)).encode())
 
@@ -109,7 +122,10 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
         if len(known) == MOST_TORCHES:
             return ["", f"stand-ins for more than {MOST_TORCHES} torches in one dry run"]
         try:
-            with _opened(f"/proc/{asker}/root", os.O_PATH) as root, _opened(f"/proc/{asker}/ns/user") as user:
+            with (
+                _opened(f"/proc/{asker}/root", os.O_PATH) as root,
+                _opened(f"/proc/{asker}/ns/user") as user,
+            ):
                 wanted = _read_there((root, user), Path(torch), Path(cudnn) if cudnn else None)
             known[question] = [str(builder.make(wanted)), ""]
         except XmemError as error:
@@ -139,13 +155,17 @@ def _read_there(place: tuple[int, int], torch: Path, cudnn: Path | None) -> need
         answer = json.loads(text)
         if "error" in answer:
             raise DeviceBuildError(str(answer["error"]))
-        return _NEEDS.validate_python(answer["needs"])  # another process than ours may have written it
+        return _NEEDS.validate_python(
+            answer["needs"]
+        )  # another process than ours may have written it
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DeviceBuildError(f"torch in {torch}: its files could not be read") from error
 
 
 def _read(place: tuple[int, int], torch: Path, cudnn: Path | None, sending: int) -> None:
-    """Be the reader: go where the asker is, read what its torch needs, and send that, or why not, as JSON."""
+    """Be the reader: go where the asker is, read what its torch needs, and send that, or why not,
+    as JSON.
+    """
     signal.alarm(READ_SECONDS)
     linux.lower_limit(resource.RLIMIT_AS, READ_BYTES)
     linux.lower_limit(resource.RLIMIT_CPU, READ_SECONDS)
@@ -162,9 +182,11 @@ def _read(place: tuple[int, int], torch: Path, cudnn: Path | None, sending: int)
 
 
 def _enter(root: int, user: int) -> None:
-    """Make `root` this process's root folder: whoever has no privileges may in the user namespace of who asks.
+    """Make `root` this process's root folder: whoever has no privileges may in the user namespace
+    of who asks.
 
-    It has to be that one: a file system that is served there (an image by FUSE) is read from within alone.
+    It has to be that one: a file system that is served there (an image by FUSE) is read from within
+    alone.
     """
     if mounts.needs_user_namespace():
         linux.join(user)

@@ -1,9 +1,11 @@
-"""How does a job run dry as a Slurm step on a CPU node, at a site that allows no work on login nodes?
+"""How does a job run dry as a Slurm step on a CPU node, at a site that allows no work on login
+nodes?
 
-Such a step is our own Python (`on_node`), started by srun: the order goes to its standard input, the result comes back
-on its standard output, both as JSON. The node must have the same files under the same paths
-as this machine: the job's, our installation, the user's cache. What keeps the step from answering (a full partition, a
-refused request, a node that dies) says nothing of the job, and ends its dry runs at once: it goes as it was written.
+Such a step is our own Python (`on_node`), started by srun: the order goes to its standard input,
+the result comes back on its standard output, both as JSON. The node must have the same files under
+the same paths as this machine: the job's, our installation, the user's cache. What keeps the step
+from answering (a full partition, a refused request, a node that dies) says nothing of the job, and
+ends its dry runs at once: it goes as it was written.
 """
 
 import os
@@ -23,15 +25,19 @@ from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.units import GIB, MIB
 
 OWN_BYTES = GIB
-"""Host memory that the step asks for beside the job's: for our own Python, which reads the traces there."""
+"""Host memory that the step asks for beside the job's: for our own Python, which reads the traces
+there."""
 START_SECONDS = 30.0
-"""Beside the budget: for Python to start from a cold network file system, and the sandbox (`sandbox.SETUP_SECONDS`)."""
+"""Beside the budget: for Python to start from a cold network file system, and the sandbox
+(`sandbox.SETUP_SECONDS`)."""
 GRACE_SECONDS = 10.0
-"""Between SIGTERM and SIGKILL for an srun that is not waited for any more: it cancels its job first."""
+"""Between SIGTERM and SIGKILL for an srun that is not waited for any more: it cancels its job
+first."""
 
 _START = "from xmem_slurm.dryrun.on_node import main; main()"
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-"""How the cluster is reached; other variables of Slurm's would be options, or make the dry run a step of a job."""
+"""How the cluster is reached; other variables of Slurm's would be options, or make the dry run a
+step of a job."""
 
 
 def run(order: DryRunOrder, where: DryRuns) -> DryRunResult:
@@ -41,15 +47,25 @@ def run(order: DryRunOrder, where: DryRuns) -> DryRunResult:
         SlurmError: it did not start in time, was refused, fails, or gave no answer.
     """
     immediate = max(1, int(where.wait_seconds))
-    command = ["srun", "--job-name=xmem-dry-run", f"--immediate={immediate}", "--mpi=none", *words(order.budget, where)]
+    command = [
+        "srun",
+        "--job-name=xmem-dry-run",
+        f"--immediate={immediate}",
+        "--mpi=none",
+        *words(order.budget, where),
+    ]
     seconds, place = where.wait_seconds + order.budget.longest, named(where)
-    printed = _step([*command, *isolated.command(_START)], order_to_json(order).encode(), seconds, place)
+    printed = _step(
+        [*command, *isolated.command(_START)], order_to_json(order).encode(), seconds, place
+    )
     return result_from_json(printed.strip().rpartition(b"\n")[2], place)
 
 
 def named(where: DryRuns) -> str:
     """Say where a dry run was."""
-    return f"the dry run in partition {where.partition}" if where.partition else "the dry run by Slurm"
+    return (
+        f"the dry run in partition {where.partition}" if where.partition else "the dry run by Slurm"
+    )
 
 
 def words(budget: Budget, where: DryRuns) -> list[str]:
@@ -71,7 +87,11 @@ def words(budget: Budget, where: DryRuns) -> list[str]:
 def environment() -> dict[str, str]:
     """Return the environment for a command of Slurm's that brings a dry run to a node."""
     own = ("SLURM_", "SRUN_", "SBATCH_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(own) or name in _KEPT}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(own) or name in _KEPT
+    }
     return kept | {"XMEM_ACTIVE": "1"}  # a site's filter has no part in this
 
 

@@ -1,8 +1,9 @@
-"""Where is run dry what a sizing wants: here, as a Slurm step on a CPU node, or with many others as an array job?
+"""Where is run dry what a sizing wants: here, as a Slurm step on a CPU node, or with many others as
+an array job?
 
-What a job needs to be run on is found out as one goes: another kind of GPU where it does not fit the first (`sizing`).
-So jobs that are sized together go in rounds: each as far as what it wants is known; then all that is wanted runs, at
-once; and again, until nothing is wanted.
+What a job needs to be run on is found out as one goes: another kind of GPU where it does not fit
+the first (`sizing`). So jobs that are sized together go in rounds: each as far as what it wants is
+known; then all that is wanted runs, at once; and again, until nothing is wanted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmE
 from xmem_slurm.site.schema import DryRuns
 
 MOST_ROUNDS = 20
-"""A job wants another dry run for each kind of GPU in question, and for the last task of an array."""
+"""A job wants another dry run for each kind of GPU in question, and for the last task of an
+array."""
 
 _REASONS = (NoEstimate, SandboxError, DeviceBuildError, SlurmError)
 """Why a job cannot be sized, which says nothing of the others."""
@@ -47,12 +49,15 @@ class InTurn(Protocol):
 
 
 def some_at_once(where: DryRuns) -> InTurn:
-    """Return who makes the dry runs of a search where the site wants them, as many at once as one may use CPUs.
+    """Return who makes the dry runs of a search where the site wants them, as many at once as one
+    may use CPUs.
 
     They share the memory of one here; on a node each has its own.
     """
     at_once = Budget().within(where).cpus
-    return partial(in_turn, make=_maker(where), at_once=at_once, parts=at_once if where.where == "here" else 1)
+    return partial(
+        in_turn, make=_maker(where), at_once=at_once, parts=at_once if where.where == "here" else 1
+    )
 
 
 def _maker(where: DryRuns) -> Callable[[DryRunOrder], DryRunResult]:
@@ -81,7 +86,8 @@ def here(order: DryRunOrder) -> DryRunResult:
 
 
 def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemError]:
-    """Have what each of several wants run; where the site has dry runs on its nodes, all at once, and no two alike.
+    """Have what each of several wants run; where the site has dry runs on its nodes, all at once,
+    and no two alike.
 
     Returned is what each returns, or why it could not. What rounds take on the wall is no one's.
     """
@@ -135,7 +141,9 @@ def _or_why_not(orders: Orders[_T]) -> Orders[_T | XmemError]:
 
 
 def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResult | SlurmError]:
-    """Return what came of each: what is kept of it, or one step or array job for all of which nothing is."""
+    """Return what came of each: what is kept of it, or one step or array job for all of which
+    nothing is.
+    """
     found = [None if order.fresh else kept_runs.look_up(order) for order in orders]
     wanted = [order for order, kept in zip(orders, found, strict=True) if kept is None]
     made = iter(_made(wanted, where))
@@ -158,6 +166,8 @@ def _made(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResul
 
 
 def _key(order: DryRunOrder) -> str:
-    """Return what stays the same where the same dry run is wanted again: not the time of day, nor that for it."""
+    """Return what stays the same where the same dry run is wanted again: not the time of day, nor
+    that for it.
+    """
     environ = {name: value for name, value in order.job.environ.items() if name not in CLOCK}
     return order_to_json(replace(order, job=replace(order.job, environ=environ), budget=Budget()))

@@ -1,25 +1,28 @@
-"""Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
+"""Which engine runs a job dry, and what is said where the first could not answer? The one place
+that decides.
 
-The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds where real steps on
-the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). What an
-assertion of zeros stopped goes on without assertions.
+The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds
+where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe
+then takes real steps at once). What an assertion of zeros stopped goes on without assertions.
 
-With zeros for losses and scores nothing is ever better than the best so far, and a script that waits for that ends its
-training early. So a script that reads some again and again is run a second time, with those of the other course (Note
-[Metrics] in `probe/_xmem/values/metrics`). What needs more of both stands. A condition that went both ways in the two
-is no doubt any more. A script that computing with zeros stopped is run with another number in their place, and by the
-other course.
+With zeros for losses and scores nothing is ever better than the best so far, and a script that
+waits for that ends its training early. So a script that reads some again and again is run a second
+time, with those of the other course (Note [Metrics] in `probe/_xmem/values/metrics`). What needs
+more of both stands. A condition that went both ways in the two is no doubt any more. A script that
+computing with zeros stopped is run with another number in their place, and by the other course.
 
-A script that waits for a time that no dry run comes to, "every half an hour", is run again with a clock that leaps
-there (Note [Times] in `probe/_xmem/process/times`). What needs more of both stands, too.
+A script that waits for a time that no dry run comes to, "every half an hour", is run again with a
+clock that leaps there (Note [Times] in `probe/_xmem/process/times`). What needs more of both
+stands, too.
 
 Real steps follow where the zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
-- a shape follows from values, or its model reads values in its forward pass, which may decide what it does next.
+- a shape follows from values, or its model reads values in its forward pass, which may decide what
+  it does next.
 
-They may need more time or memory than there is. Then the first answer stands, with its doubts and with what they would
-have needed.
+They may need more time or memory than there is. Then the first answer stands, with its doubts and
+with what they would have needed.
 """
 
 from collections.abc import Container, Sequence
@@ -35,34 +38,50 @@ from xmem_slurm.trace import CRASH, Noted, Op, ScriptFailure, Trace, fail_on_any
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
-"""Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that failed gets it all."""
+"""Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that
+failed gets it all."""
 
 _CAUSED_BY_VALUES = frozenset(
     f"{name}Error"
-    for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
+    for name in (
+        "Runtime",
+        "Value",
+        "Index",
+        "Key",
+        "Assertion",
+        "ZeroDivision",
+        "FloatingPoint",
+        "Overflow",
+    )
 ) | {"LinAlgError", "_LinAlgError"}
-"""What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
+"""What zeros in place of values can raise. No package, file, network, wrong call: real steps would
+miss them, too."""
 TURNS = 3
-"""In so many turns a script has to read losses or scores for either course to lead anywhere else."""
+"""In so many turns a script has to read losses or scores for either course to lead anywhere
+else."""
 USUAL_PATIENCE = 101
-"""After more turns than this a script that was never given a better one does not wait for it any more. By default
-transformers waits for one (EarlyStoppingCallback), Lightning for 3 (EarlyStopping), YOLO for 100 (`patience` in
-ultralytics/cfg/default.yaml, 8.3): the longest known, after a first one."""
+"""After more turns than this a script that was never given a better one does not wait for it any
+more. By default transformers waits for one (EarlyStoppingCallback), Lightning for 3
+(EarlyStopping), YOLO for 100 (`patience` in ultralytics/cfg/default.yaml, 8.3): the longest known,
+after a first one."""
 _ONE_COURSE = (
-    "its losses and scores were taken to get no better, and it was not run to an end with others: if it ends early by"
+    "its losses and scores were taken to get no better, and it was not run to an end with others: "
+    "if it ends early by"
     " them, it may need more (--xmem-budget=300 runs both)"
 )
 _BY_COMPUTING = ("ZeroDivisionError", "math domain error", "FloatingPointError", "OverflowError")
-"""What Python raises that computes with a zero: a loss that is divided by, or whose logarithm is asked for."""
+"""What Python raises that computes with a zero: a loss that is divided by, or whose logarithm is
+asked for."""
 _BY_THE_HOOK = frozenset({"SystemError", CRASH})
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
 
 def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
-    """Want a job run dry, as often as it takes, and return the traces of the engine that can answer.
+    """Want a job run dry, as often as it takes, and return the traces of the engine that can
+    answer.
 
-    Where shapes follow from values that stand-ins do not have, they are as large as they can be; another run with the
-    smallest says in a doubt how much hangs on that.
+    Where shapes follow from values that stand-ins do not have, they are as large as they can be;
+    another run with the smallest says in a doubt how much hangs on that.
 
     Raises:
         NoEstimate: there are none.
@@ -70,7 +89,11 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
     budget = SharedBudget(order.budget)
     order, traces = yield from _run(order, budget)
     most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
-    if not most or any(trace.failed for trace in traces) or not budget.left.has_room_for(budget.spent):
+    if (
+        not most
+        or any(trace.failed for trace in traces)
+        or not budget.left.has_room_for(budget.spent)
+    ):
         return traces
     with suppress(NoEstimate):
         least = yield from budget.run(replace(order, shapes="least", engine="device"))
@@ -83,11 +106,14 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
 
 
 _Answered = tuple[DryRunOrder, Sequence[Trace]]
-"""The order as it was changed for a script to go on, which holds for further runs of it, and the traces."""
+"""The order as it was changed for a script to go on, which holds for further runs of it, and the
+traces."""
 
 
 def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
-    """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
+    """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is,
+    and why.
+    """
     order, traces = yield from _by_both_clocks(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is not None:
@@ -98,7 +124,9 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
 def _with_real_steps(
     order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], why: str
 ) -> Orders[Sequence[Trace]]:
-    """Want real steps, too; return their traces where they could be taken, else those that there are."""
+    """Want real steps, too; return their traces where they could be taken, else those that there
+    are.
+    """
     failed, seconds = any(trace.failed for trace in traces), budget.left.seconds
     try:
         allowed = seconds if failed else max(1.0, SHARE * seconds)
@@ -116,9 +144,11 @@ def _with_real_steps(
 
 
 def _with_what_comes_later(real: Sequence[Trace], whole: Sequence[Trace]) -> Sequence[Trace]:
-    """Return real first steps with room for what a script needs more later on, as the run on stand-ins saw it.
+    """Return real first steps with room for what a script needs more later on, as the run on
+    stand-ins saw it.
 
-    Everything counts as selected there: it is the most that may come. The first steps are those of the real run.
+    Everything counts as selected there: it is the most that may come. The first steps are those of
+    the real run.
     """
     if all(trace.state == "exit" for trace in real if trace.allocations):
         return real  # they were all that there is
@@ -131,7 +161,9 @@ def _with_what_comes_later(real: Sequence[Trace], whole: Sequence[Trace]) -> Seq
 
 
 def _later(trace: Trace, steps: int) -> int:
-    """Return how many bytes more a process allocates at most than in its first steps; 0 if it made fewer."""
+    """Return how many bytes more a process allocates at most than in its first steps; 0 if it made
+    fewer.
+    """
     ends = [mark.allocations for mark in trace.marks if mark.kind == "step"]
     if not 0 < steps <= len(ends):
         return 0
@@ -142,7 +174,9 @@ def _later(trace: Trace, steps: int) -> int:
 
 
 def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
-    """Want a run; and one in which time leaps, where the script waits for a time that did not come."""
+    """Want a run; and one in which time leaps, where the script waits for a time that did not
+    come.
+    """
     order, traces = yield from _by_both_courses(order, budget)
     waits = [noted for trace in traces for noted in trace.doubts if noted.doubt is Doubt.CLOCK]
     if not waits or order.brief or order.change:
@@ -160,13 +194,21 @@ def _by_leaps_too(
     met = _met_both_ways(again)
     if need(again) > need(traces):
         return _without([replace(trace, doubts=[*trace.doubts, *waits]) for trace in again], met)
-    return _without(traces, met) if all(trace.came_to_its_end for trace in again if trace.allocations) else traces
+    return (
+        _without(traces, met)
+        if all(trace.came_to_its_end for trace in again if trace.allocations)
+        else traces
+    )
 
 
 def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
-    """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
+    """Want a run; and one of the other course where the script reads losses and scores, or stopped
+    by computing.
+    """
     order, traces = yield from _with_or_without_assertions(order, budget)
-    failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
+    failure = next(
+        (trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None
+    )
     if failure is None:
         return order, (yield from _by_turns_too(order, budget, traces, TURNS, _ONE_COURSE))
     return order, (yield from _by_other_numbers(order, budget, traces, failure))
@@ -186,11 +228,19 @@ def _by_other_numbers(
 
 def _went_on(again: Sequence[Trace], stopped: Sequence[Trace]) -> bool:
     """Whether what stopped got further in another run."""
-    return bool(again) and not any(trace.failure for trace in again) and _steps(again) >= _steps(stopped)
+    return (
+        bool(again)
+        and not any(trace.failure for trace in again)
+        and _steps(again) >= _steps(stopped)
+    )
 
 
 def _by_turns_too(
-    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], least_turns: int, else_doubt: str
+    order: DryRunOrder,
+    budget: SharedBudget,
+    traces: Sequence[Trace],
+    least_turns: int,
+    else_doubt: str,
 ) -> Orders[Sequence[Trace]]:
     """Want a run of the other course, too, after one that read losses or scores in so many turns.
 
@@ -203,7 +253,9 @@ def _by_turns_too(
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
     met = _met_both_ways(again)
-    if not failed and (need(again) > need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
+    if not failed and (
+        need(again) > need(traces) or (_steps(again) > _steps(traces) and not _ended(used))
+    ):
         return _without(again, met)
     if not failed and all(trace.came_to_its_end for trace in used):
         return _without(traces, met)
@@ -212,11 +264,15 @@ def _by_turns_too(
 
 def _met_both_ways(traces: Sequence[Trace]) -> set[str]:
     """Return the conditions that went both ways."""
-    return {noted.detail for trace in traces for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
+    return {
+        noted.detail for trace in traces for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS
+    }
 
 
 def _if_room(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
-    """Want another run if as much is left as was spent; return no traces if it is not, or it has none."""
+    """Want another run if as much is left as was spent; return no traces if it is not, or it has
+    none.
+    """
     if budget.left.has_room_for(budget.spent):
         with suppress(NoEstimate):
             return (yield from budget.run(order))
@@ -224,7 +280,9 @@ def _if_room(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]
 
 
 def _turns(traces: Sequence[Trace]) -> int:
-    """Return in how many turns a script read losses or scores; 0 if several ranks ran, or an end was not seen."""
+    """Return in how many turns a script read losses or scores; 0 if several ranks ran, or an end
+    was not seen.
+    """
     used = [trace for trace in traces if trace.allocations]
     if len({trace.rank for trace in used}) != 1 or not _ended(used):
         return 0
@@ -234,17 +292,23 @@ def _turns(traces: Sequence[Trace]) -> int:
 
 def _ended(traces: Sequence[Trace]) -> bool:
     """Whether all came to their script's own end."""
-    return all(trace.seen is not None and trace.seen.end and trace.failure is None for trace in traces)
+    return all(
+        trace.seen is not None and trace.seen.end and trace.failure is None for trace in traces
+    )
 
 
 def need(traces: Sequence[Trace]) -> tuple[int, int]:
     """Return the most bytes that a process reserves, and allocates."""
     replays = [replay(trace) for trace in traces if trace.allocations]
-    return max(((each.peak_reserved_bytes, each.peak_allocated_bytes) for each in replays), default=(0, 0))
+    return max(
+        ((each.peak_reserved_bytes, each.peak_allocated_bytes) for each in replays), default=(0, 0)
+    )
 
 
 def _is_of_zeros(trace: Trace) -> bool:
-    return trace.failure is not None and any(words in trace.failure.words for words in _BY_COMPUTING)
+    return trace.failure is not None and any(
+        words in trace.failure.words for words in _BY_COMPUTING
+    )
 
 
 def _had_values(trace: Trace) -> bool:
@@ -252,10 +316,16 @@ def _had_values(trace: Trace) -> bool:
 
 
 def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
-    """Want a run; once more without the script's assertions where one of them stops it that zeros may have failed."""
+    """Want a run; once more without the script's assertions where one of them stops it that zeros
+    may have failed.
+    """
     order, traces = yield from _with_or_without_origins(order, budget)
     failure = next((trace.failure for trace in traces if _of_values(trace)), None)
-    if failure is None or not failure.type.endswith("AssertionError") or not budget.left.has_room_for(budget.spent):
+    if (
+        failure is None
+        or not failure.type.endswith("AssertionError")
+        or not budget.left.has_room_for(budget.spent)
+    ):
         return order, traces
     without = replace(order, assertions=False)
     with suppress(NoEstimate):
@@ -274,19 +344,26 @@ def _of_values(trace: Trace) -> bool:
 
 
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
-    """Want a run that may be to say which lines asked for each allocation; by other means where it stops by that.
+    """Want a run that may be to say which lines asked for each allocation; by other means where it
+    stops by that.
 
-    torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py). All the time that
-    is left is for the other run, however little: an exception may be met late, as at the end of an epoch.
+    torch's hook for it can cost a script an exception that it handles
+    (probe/_xmem/record/sites.py). All the time that is left is for the other run, however little:
+    an exception may be met late, as at the end of an epoch.
     """
     traces = yield from budget.run(order)
-    broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)
+    broken = any(
+        trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces
+    )
     if order.origins != "hook" or not broken:
         return order, traces
     by_frames = replace(order, origins="frames")
     with suppress(NoEstimate):
         again = yield from budget.run(by_frames)
-        own = any(trace.failure is not None and trace.failure.type not in {"", *_BY_THE_HOOK} for trace in again)
+        own = any(
+            trace.failure is not None and trace.failure.type not in {"", *_BY_THE_HOOK}
+            for trace in again
+        )
         as_far = not any(trace.failed for trace in again) and _steps(again) >= _steps(traces)
         if as_far or (own and any(trace.failed for trace in traces)):
             return by_frames, again  # what was lost was on the script's way, or its end
@@ -298,7 +375,9 @@ def _steps(traces: Sequence[Trace]) -> int:
 
 
 def _why_real_steps(traces: Sequence[Trace]) -> str | None:
-    """Say why the stand-ins' answer is not enough; None where it is, and where real steps could not do better."""
+    """Say why the stand-ins' answer is not enough; None where it is, and where real steps could not
+    do better.
+    """
     if any(trace.world_size > 1 or trace.has(Doubt.PROFILE_ENGINE) for trace in traces):
         return None
     met = {noted.doubt: noted.detail for trace in traces for noted in trace.doubts}
@@ -314,8 +393,13 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
 
 
 def _without(traces: Sequence[Trace], conditions: Container[str]) -> Sequence[Trace]:
-    """Return traces without the doubts about conditions that were taken as false, and in another run as true, too."""
-    return [replace(trace, doubts=[each for each in trace.doubts if each.detail not in conditions]) for trace in traces]
+    """Return traces without the doubts about conditions that were taken as false, and in another
+    run as true, too.
+    """
+    return [
+        replace(trace, doubts=[each for each in trace.doubts if each.detail not in conditions])
+        for trace in traces
+    ]
 
 
 def _with_doubt(trace: Trace, reason: str) -> Trace:

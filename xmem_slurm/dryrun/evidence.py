@@ -1,12 +1,15 @@
-"""What does a dry run rest on, and is all of it still as it was? Files and folders, by size, time and content.
+"""What does a dry run rest on, and is all of it still as it was? Files and folders, by size, time
+and content.
 
-A file that has another time and the same content is the same: a `touch`, a branch that was left and entered again, a
-site file that was written anew. So of what is the user's or the site's a digest is kept, too. Of packages, thousands of
-files, sizes and times count, those of a folder in one digest (kind "P"); where the user cannot write to them they
-change only by an upgrade, which leaves its mark on their folder: that alone is looked at.
+A file that has another time and the same content is the same: a `touch`, a branch that was left and
+entered again, a site file that was written anew. So of what is the user's or the site's a digest is
+kept, too. Of packages, thousands of files, sizes and times count, those of a folder in one digest
+(kind "P"); where the user cannot write to them they change only by an upgrade, which leaves its
+mark on their folder: that alone is looked at.
 
-What the job makes itself is no reason to run it dry again: files that it wrote before it read them, and in folders that
-it lists the output of its earlier runs. Such names stand among the files as patterns, of kind "M".
+What the job makes itself is no reason to run it dry again: files that it wrote before it read them,
+and in folders that it lists the output of its earlier runs. Such names stand among the files as
+patterns, of kind "M".
 
 This is on the way of jobs that must not wait, so it imports little.
 """
@@ -35,7 +38,8 @@ _VOLATILE = re.compile(
     r"_|SHLVL|OLDPWD|COLUMNS|LINES|WINDOWID|DISPLAY|XAUTHORITY|STY|KRB5CCNAME|DBUS_.*|SSH_.*|GPG_.*|TMUX.*|TERM.*"
     r"|XDG_SESSION.*|XDG_VTNR|XDG_SEAT|XDG_RUNTIME_DIR|VSCODE_.*|PROMPT.*|PS1|HIST.*|LS_COLORS|INVOCATION_ID|JOURNAL_.*"
 )
-"""Variables of a login or a terminal; a training script that reads one of them is not sized anew."""
+"""Variables of a login or a terminal; a training script that reads one of them is not sized
+anew."""
 
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
 """Where installed packages and Python's own library are."""
@@ -44,7 +48,8 @@ _PLACEHOLDER = re.compile(r"%\d*[A-Za-z]|%%")
 
 
 class Evidence(NamedTuple):
-    """A path as it was: a `trace.File`, or of a kind of ours (above). Of a package's folder `names` are what was read.
+    """A path as it was: a `trace.File`, or of a kind of ours (above). Of a package's folder `names`
+    are what was read.
 
     `digest` is of its content where that counts, else "".
     """
@@ -73,16 +78,22 @@ def as_it_is(path: Path) -> Evidence:
         status = path.stat()
     except OSError:
         return Evidence("A", 0, 0, str(path))
-    return Evidence("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns, str(path))
+    return Evidence(
+        "D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns, str(path)
+    )
 
 
 def made_by_slurm(names: Iterable[str], folder: Path) -> list[Evidence]:
-    """Return the output files of a job that runs in `folder`, by the `names` that its options give, as patterns."""
+    """Return the output files of a job that runs in `folder`, by the `names` that its options give,
+    as patterns.
+    """
     return [Evidence("M", 0, 0, str(folder / _PLACEHOLDER.sub("*", name))) for name in names]
 
 
 def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
-    """Return what of these is of this machine, with digests; None where one is not as it was, or not all were seen."""
+    """Return what of these is of this machine, with digests; None where one is not as it was, or
+    not all were seen.
+    """
     first = _first_of_each(files)
     if first is None:
         return None
@@ -100,7 +111,9 @@ def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
             found.append(file)
     for folder, files_of in packages.items():
         names = [file.path[len(folder) + 1 :] for file in files_of]
-        noted = Evidence("P", 0, 0, folder, _stamp((file.size, file.mtime_ns) for file in files_of), names)
+        noted = Evidence(
+            "P", 0, 0, folder, _stamp((file.size, file.mtime_ns) for file in files_of), names
+        )
         if os.access(folder, os.W_OK):
             found.append(noted)
         elif changed([noted]) is None:
@@ -108,8 +121,15 @@ def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
         else:
             return None
     made = _made(found)
-    rows = [file if file.kind == "P" else file._replace(digest=_digest(file.kind, file.path, made)) for file in found]
-    return rows if unchanged([file if file.kind == "P" else file._replace(digest="") for file in rows]) else None
+    rows = [
+        file if file.kind == "P" else file._replace(digest=_digest(file.kind, file.path, made))
+        for file in found
+    ]
+    return (
+        rows
+        if unchanged([file if file.kind == "P" else file._replace(digest="") for file in rows])
+        else None
+    )
 
 
 def _first_of_each(files: Iterable[Noted]) -> dict[tuple[str, bool], Evidence] | None:
@@ -141,7 +161,9 @@ def changed(files: Sequence[Evidence]) -> Evidence | None:
         return Evidence("A", 0, 0, str(point))
     made = _made(files)
     for file in files:
-        if file.kind != "M" and not (_holds(file) if file.kind == "P" else _is_unchanged(file, made)):
+        if file.kind != "M" and not (
+            _holds(file) if file.kind == "P" else _is_unchanged(file, made)
+        ):
             return file
     return None
 
@@ -149,13 +171,17 @@ def changed(files: Sequence[Evidence]) -> Evidence | None:
 def mentions(files: Iterable[Noted], word: bytes) -> bool:
     """Whether one of the small files that are not of a package has this word in it."""
     return any(
-        word in (_content(file.path) or b"") for file in files if file.kind == "R" and not _PACKAGE.search(file.path)
+        word in (_content(file.path) or b"")
+        for file in files
+        if file.kind == "R" and not _PACKAGE.search(file.path)
     )
 
 
 def own_paths(files: Iterable[Noted]) -> set[str]:
     """Return which files were read, or looked for in vain, that are not of a package."""
-    return {file.path for file in files if file.kind in ("R", "A") and not _PACKAGE.search(file.path)}
+    return {
+        file.path for file in files if file.kind in ("R", "A") and not _PACKAGE.search(file.path)
+    }
 
 
 def _holds(package: Evidence) -> bool:
@@ -168,7 +194,9 @@ def _holds(package: Evidence) -> bool:
 
 
 def _is_unchanged(file: Evidence, made: dict[str, list[str]]) -> bool:
-    """Whether a path is as it was. Of a folder only the names in it count: its size is the file system's affair."""
+    """Whether a path is as it was. Of a folder only the names in it count: its size is the file
+    system's affair.
+    """
     kind, size, mtime_ns, path, digest = file[:5]
     try:
         status = os.stat(path)  # noqa: PTH116 - thousands of them
@@ -187,7 +215,9 @@ def _is_unchanged(file: Evidence, made: dict[str, list[str]]) -> bool:
 
 
 def _digest(kind: str, path: str, made: dict[str, list[str]]) -> str:
-    """Return what tells the content of a file, or the names in a folder, from others; "": the time does."""
+    """Return what tells the content of a file, or the names in a folder, from others; "": the time
+    does.
+    """
     if kind not in ("R", "D") or _PACKAGE.search(f"{path}/"):
         return ""
     content = _content(path) if kind == "R" else _listing(path, made.get(path, []))
@@ -221,7 +251,9 @@ def _listing(path: str, made: Sequence[str]) -> bytes | None:
         return None
     if len(names) > MOST_LISTED:
         return None
-    others = sorted(name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in made))
+    others = sorted(
+        name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in made)
+    )
     return os.fsencode("\0".join(others))
 
 

@@ -1,7 +1,8 @@
-"""What passes between who wants dry runs and who makes them: orders one way, results the other, and both as text.
+"""What passes between who wants dry runs and who makes them: orders one way, results the other, and
+both as text.
 
-Whoever wants dry runs is a generator (`Orders`): it yields an order, and is sent what came of it. So it knows nothing
-of where and when they are made, and many can wait at once (`dispatch`).
+Whoever wants dry runs is a generator (`Orders`): it yields an order, and is sent what came of it.
+So it knows nothing of where and when they are made, and many can wait at once (`dispatch`).
 """
 
 import json
@@ -24,7 +25,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
-    """What came of an order: one trace a process that imported torch, or why there is none; and what it cost.
+    """What came of an order: one trace a process that imported torch, or why there is none; and
+    what it cost.
 
     `outcome` is how the script ended; None where that was on another machine.
     """
@@ -50,7 +52,8 @@ Orders = Generator[DryRunOrder, DryRunResult, T]
 
 
 def drive(orders: Orders[T], run: Callable[[DryRunOrder], DryRunResult]) -> T:
-    """Have all that is wanted run, and return what was made of it. Time on the wall that passes between counts, too.
+    """Have all that is wanted run, and return what was made of it. Time on the wall that passes
+    between counts, too.
 
     Why a dry run was not made is raised where it is wanted.
     """
@@ -88,7 +91,9 @@ class SharedBudget:
             NoEstimate: there are none.
         """
         left = self.left
-        result = yield replace(order, budget=left if seconds is None else replace(left, seconds=seconds))
+        result = yield replace(
+            order, budget=left if seconds is None else replace(left, seconds=seconds)
+        )
         self.spent = self.spent.plus(result.spent)
         return result.traces
 
@@ -98,7 +103,9 @@ _NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool, bool, bool])
 
 
 def order_to_json(order: DryRunOrder) -> str:
-    """Return an order as text. What is no text in UTF-8 (a name of a file, a variable) stays as it is."""
+    """Return an order as text. What is no text in UTF-8 (a name of a file, a variable) stays as it
+    is.
+    """
     return json.dumps(asdict(order), default=_plain)
 
 
@@ -126,7 +133,13 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
     content: dict[str, Any] = {"seconds": result.spent.seconds}
     if isinstance(result.found, NoEstimate):
         error = result.found
-        content[type(error).__name__] = [str(error), error.files, error.on_any_gpu, error.fails, error.busy]
+        content[type(error).__name__] = [
+            str(error),
+            error.files,
+            error.on_any_gpu,
+            error.fails,
+            error.busy,
+        ]
     else:
         content["traces"] = _TRACES.dump_python(list(result.found), mode="json")
     return json.dumps(content)
@@ -145,8 +158,12 @@ def result_from_json(text: bytes, place: str) -> DryRunResult:
         spent = Spent(float(answer["seconds"]))
         for kind in (NoEstimate, UnusedGpu):
             if kind.__name__ in answer:
-                message, files, on_any_gpu, fails, busy = _NO_ESTIMATE.validate_python(answer[kind.__name__])
-                return DryRunResult(kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy), spent)
+                message, files, on_any_gpu, fails, busy = _NO_ESTIMATE.validate_python(
+                    answer[kind.__name__]
+                )
+                return DryRunResult(
+                    kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy), spent
+                )
         return DryRunResult(_TRACES.validate_python(answer["traces"]), spent)
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error

@@ -13,10 +13,11 @@ _PROBE = Path(__file__).resolve().parents[1] / "probe"
 
 
 def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None) -> dict[str, str]:
-    """Return the variables that show a job `count` GPUs of this kind and leave traces in the folder `traces`.
+    """Return the variables that show a job `count` GPUs of this kind and leave traces in the folder
+    `traces`.
 
-    The names are known to the probe, to the stand-in libraries (`device/src/cudart/device.c`) and to what leads a
-    Python to the probe (`device/preload.py`).
+    The names are known to the probe, to the stand-in libraries (`device/src/cudart/device.c`) and
+    to what leads a Python to the probe (`device/preload.py`).
     """
     return {
         "PYTHONPATH": os.pathsep.join([str(_PROBE), *filter(None, [python_path])]),
@@ -34,9 +35,11 @@ def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None) -> 
 
 
 def preloaded(theirs: str | None) -> dict[str, str]:
-    """Return LD_PRELOAD with what leads every Python to the probe, after the job's own; nothing if it cannot be built.
+    """Return LD_PRELOAD with what leads every Python to the probe, after the job's own; nothing if
+    it cannot be built.
 
-    Without it (no compiler here, and stand-ins that were built elsewhere) PYTHONPATH alone leads there.
+    Without it (no compiler here, and stand-ins that were built elsewhere) PYTHONPATH alone leads
+    there.
     """
     try:
         library = str(preload.build())

@@ -1,8 +1,9 @@
-"""How do several dry runs of one search go at once? Each in a child of this process, on the CPUs of one.
+"""How do several dry runs of one search go at once? Each in a child of this process, on the CPUs of
+one.
 
-As many go at once as one dry run may use CPUs, for most of it is one process on one of them; they share those CPUs and
-its memory. What comes later depends on nothing but what came before it, not on which of two was done first: so what is
-found, and in which order, is the same another time.
+As many go at once as one dry run may use CPUs, for most of it is one process on one of them; they
+share those CPUs and its memory. What comes later depends on nothing but what came before it, not on
+which of two was done first: so what is found, and in which order, is the same another time.
 """
 
 import os
@@ -30,13 +31,16 @@ _T = TypeVar("_T")
 Make = Callable[[DryRunOrder], DryRunResult]
 
 
-def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int, parts: int) -> Iterator[_T]:
+def in_turn(
+    another: Callable[[], Orders[_T] | None], make: Make, at_once: int, parts: int
+) -> Iterator[_T]:
     """Have dry runs made for whoever is next, and yield what each returns, in that order.
 
-    Each has one of so many `parts` of the memory; one for which that is too little is made again with all of it, alone.
+    Each has one of so many `parts` of the memory; one for which that is too little is made again
+    with all of it, alone.
 
-    `another` is asked as soon as one may begin; None: not before the next of those under way is done. The end is when
-    none is under way and there is no other one.
+    `another` is asked as soon as one may begin; None: not before the next of those under way is
+    done. The end is when none is under way and there is no other one.
 
     Why a dry run was not made is raised where it is wanted.
 
@@ -49,7 +53,11 @@ def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int, 
     going = deque[_UnderWay[_T]]()
     with ExitStack() as ending:
         while True:
-            while len(going) < at_once and not any(each.alone for each in going) and (orders := another()) is not None:
+            while (
+                len(going) < at_once
+                and not any(each.alone for each in going)
+                and (orders := another()) is not None
+            ):
                 going.append(_UnderWay(orders, lambda order: Child(make, order, cpus), parts))
                 ending.callback(going[-1].end)
             if not going:
@@ -66,7 +74,9 @@ def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int, 
 class _UnderWay(Generic[_T]):
     """One of several that go at once."""
 
-    def __init__(self, orders: Orders[_T], begin: "Callable[[DryRunOrder], Child]", parts: int) -> None:
+    def __init__(
+        self, orders: Orders[_T], begin: "Callable[[DryRunOrder], Child]", parts: int
+    ) -> None:
         self._wants, self._begin = _once_more_alone(orders, parts), begin
         self.child: Child | None = None
         self._found: list[_T] = []
@@ -113,8 +123,12 @@ class _UnderWay(Generic[_T]):
             self.begin()
 
 
-def _once_more_alone(orders: Orders[_T], parts: int) -> Generator[tuple[DryRunOrder, bool], DryRunResult, _T]:
-    """Want each dry run with its part of the memory; and one for which that is too little with all of it, alone."""
+def _once_more_alone(
+    orders: Orders[_T], parts: int
+) -> Generator[tuple[DryRunOrder, bool], DryRunResult, _T]:
+    """Want each dry run with its part of the memory; and one for which that is too little with all
+    of it, alone.
+    """
     go_on = partial(next, orders)
     while True:
         try:
@@ -124,7 +138,10 @@ def _once_more_alone(orders: Orders[_T], parts: int) -> Generator[tuple[DryRunOr
             return value
         began, budget = time.monotonic(), order.budget
         try:
-            result = yield replace(order, budget=replace(budget, memory_bytes=budget.memory_bytes // parts)), False
+            result = yield (
+                replace(order, budget=replace(budget, memory_bytes=budget.memory_bytes // parts)),
+                False,
+            )
             seconds = result.spent.seconds
             if parts > 1 and result.outcome is not None and result.outcome.stopped == "memory":
                 result = yield order, True
@@ -132,7 +149,9 @@ def _once_more_alone(orders: Orders[_T], parts: int) -> Generator[tuple[DryRunOr
         except XmemError as error:
             go_on = partial(orders.throw, error)
         else:
-            go_on = partial(orders.send, replace(result, spent=Spent(seconds, time.monotonic() - began)))
+            go_on = partial(
+                orders.send, replace(result, spent=Spent(seconds, time.monotonic() - began))
+            )
 
 
 class Child:
@@ -157,8 +176,8 @@ class Child:
     def result(self) -> DryRunResult:
         """Wait for its end, and return what came of it.
 
-        A child that was killed has no answer, and others may have one; it is taken to have spent all that it might, as
-        whoever kills dry runs is not to be given dozens.
+        A child that was killed has no answer, and others may have one; it is taken to have spent
+        all that it might, as whoever kills dry runs is not to be given dozens.
 
         Raises:
             XmemError: as it did.
@@ -170,7 +189,9 @@ class Child:
         try:
             found = pickle.loads(text)  # noqa: S301 - our own
         except (EOFError, pickle.UnpicklingError):
-            return DryRunResult(NoEstimate("the process that made its dry run was killed"), self._most)
+            return DryRunResult(
+                NoEstimate("the process that made its dry run was killed"), self._most
+            )
         if isinstance(found, XmemError):
             raise found
         assert isinstance(found, DryRunResult)
@@ -184,8 +205,12 @@ class Child:
             os.waitpid(self._number, 0)
 
 
-def _send(sending: int, parent: int, cpus: Collection[int], make: Callable[[], DryRunResult]) -> None:
-    """Be the child: make the dry run on these CPUs, and send what came of it; a signal clears up first."""
+def _send(
+    sending: int, parent: int, cpus: Collection[int], make: Callable[[], DryRunResult]
+) -> None:
+    """Be the child: make the dry run on these CPUs, and send what came of it; a signal clears up
+    first.
+    """
     with signals.clearing_up():
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

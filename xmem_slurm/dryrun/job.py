@@ -1,4 +1,6 @@
-"""What would run on the job's first node: the script, its arguments, its folder and the environment it would find."""
+"""What would run on the job's first node: the script, its arguments, its folder and the environment
+it would find.
+"""
 
 import json
 import os
@@ -21,7 +23,8 @@ from xmem_slurm.units import MIB
 JOB_ID = "1"
 """A dry run has no job: this number stands where scripts expect one."""
 MOST_TASKS = 100_000
-"""Of a longer array the tasks are not counted one by one. Slurm allows 1,000 by default (MaxArraySize)."""
+"""Of a longer array the tasks are not counted one by one. Slurm allows 1,000 by default
+(MaxArraySize)."""
 TASK_PID = "2"
 """The script's process in the sandbox: it has a PID namespace of its own."""
 NOT_CHOSEN = "dry-run"
@@ -30,7 +33,8 @@ TIME_LIMIT_SECONDS = 24 * 3600
 """Between the job's start and the end that it is told; the dry run has a budget of its own."""
 _OUTPUT = "slurm-%j.out"
 OUTPUTS = (_OUTPUT, "slurm-%A_%a.out")
-"""Where sbatch has a job's output go, and that of the tasks of an array, if nothing else is said."""
+"""Where sbatch has a job's output go, and that of the tasks of an array, if nothing else is
+said."""
 _ASKED = {
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
     "SLURM_GPUS": "gpus",
@@ -38,10 +42,15 @@ _ASKED = {
     "SLURM_GPUS_PER_TASK": "gpus-per-task",
     "SLURM_JOB_ACCOUNT": "account",
 }
-_MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
+_MEMORY = {
+    "mem": "SLURM_MEM_PER_NODE",
+    "mem-per-cpu": "SLURM_MEM_PER_CPU",
+    "mem-per-gpu": "SLURM_MEM_PER_GPU",
+}
 
 _AS_ASKED = re.compile("SLURM_(CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|NTASKS_PER_NODE)")
-"""What a heterogeneous job's script finds of each component under a name of its own only: SLURM_GPUS_HET_GROUP_1."""
+"""What a heterogeneous job's script finds of each component under a name of its own only:
+SLURM_GPUS_HET_GROUP_1."""
 _AS_GIVEN = re.compile(
     "SLURM_(JOB_(ACCOUNT|CPUS_PER_NODE|ID|NAME|NODELIST|NUM_NODES|PARTITION)|MEM_PER_.*|NPROCS|NTASKS|TASKS_PER_NODE)"
 )
@@ -58,11 +67,12 @@ _LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_* variables.
+    """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_*
+    variables.
 
-    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only component.
-    `container` holds the options of sbatch by which the script itself runs in a container: --container (an OCI bundle),
-    or pyxis'.
+    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only
+    component. `container` holds the options of sbatch by which the script itself runs in a
+    container: --container (an OCI bundle), or pyxis'.
     """
 
     script: bytes
@@ -86,11 +96,15 @@ class Job:
 
 
 def from_submission(job: Submission) -> Job:
-    """Return what the first node of a submission would run: of a heterogeneous job, that of its first component."""
+    """Return what the first node of a submission would run: of a heterogeneous job, that of its
+    first component.
+    """
     request, command_line = job.request, job.command_line
     folder = Path(request.chdir or ".").absolute()
     script = (
-        job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
+        job.script
+        if job.script is not None
+        else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
     known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
     environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
@@ -114,7 +128,9 @@ def from_submission(job: Submission) -> Job:
 
 
 def facts(job: Submission, folder: Path) -> dict[str, str]:
-    """Return what Slurm knows of a job beside its variables, by scontrol's names; `folder` is the job's."""
+    """Return what Slurm knows of a job beside its variables, by scontrol's names; `folder` is the
+    job's.
+    """
     request, line = job.request, job.command_line
     path = client.find_script(job)
     words = [str(path.absolute()), *line.script_arguments] if path is not None else []
@@ -122,7 +138,10 @@ def facts(job: Submission, folder: Path) -> dict[str, str]:
         "Command": " ".join(words),
         "WorkDir": str(folder),
         "StdOut": str(folder / _filled_in(request, request.value("output") or _OUTPUT)),
-        "StdErr": str(folder / _filled_in(request, request.value("error") or request.value("output") or _OUTPUT)),
+        "StdErr": str(
+            folder
+            / _filled_in(request, request.value("error") or request.value("output") or _OUTPUT)
+        ),
         "Account": request.value("account"),
         "QOS": request.value("qos"),
         "Features": request.constraint,
@@ -141,24 +160,32 @@ def _filled_in(request: Request, pattern: str) -> str:
 
 def on_this_host(job: Job) -> Job:
     """Return a job that was made ready on another host, with this one for its nodes."""
-    return replace(job, environ={n: platform.node() if _HOSTS.fullmatch(n) else v for n, v in job.environ.items()})
+    return replace(
+        job,
+        environ={n: platform.node() if _HOSTS.fullmatch(n) else v for n, v in job.environ.items()},
+    )
 
 
 def _gpus(request: Request) -> list[int]:
-    """Return the GPUs of each component's first node; all of them where the scheduler decides how to spread them.
+    """Return the GPUs of each component's first node; all of them where the scheduler decides how
+    to spread them.
 
     A job that asks for none is tried with one.
     """
     least = 0 if request.asks_for_gpu else 1
-    return [each.gpus_per_node or each.gpus_total or (1 if each.accelerators else least) for each in request.components]
+    return [
+        each.gpus_per_node or each.gpus_total or (1 if each.accelerators else least)
+        for each in request.components
+    ]
 
 
 def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     """Return the variables of `environ` that `--export` lets through (sbatch(1); None means ALL).
 
-    Where sbatch has the node load the user's login environment (NONE, and a list without ALL), a few variables of ours
-    stand for it. A list is taken from left to right: what comes later wins (`env_merge_filter`, src/common/env.c).
-    Slurm's own variables come through in any case, and what is asked of us.
+    Where sbatch has the node load the user's login environment (NONE, and a list without ALL), a
+    few variables of ours stand for it. A list is taken from left to right: what comes later wins
+    (`env_merge_filter`, src/common/env.c). Slurm's own variables come through in any case, and what
+    is asked of us.
     """
     words = _words(export or "ALL")
     if {"ALL", "NIL"} & {word.upper() for word in words}:
@@ -173,25 +200,35 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
             variables[name] = value
         elif name in environ:
             variables[name] = environ[name]
-    return variables | {name: value for name, value in environ.items() if name.startswith(("SLURM_", "XMEM_"))}
+    return variables | {
+        name: value for name, value in environ.items() if name.startswith(("SLURM_", "XMEM_"))
+    }
 
 
 def _words(text: str) -> list[str]:
     """Split at commas, but not inside quotes, which go (`find_quote_token`, src/common/env.c)."""
     pieces = re.findall(r"""((?:[^,'"]|'[^']*'|"[^"]*")+)""", text)
-    return [re.sub(r"""'([^']*)'|"([^"]*)\"""", lambda quoted: quoted[1] or quoted[2] or "", piece) for piece in pieces]
+    return [
+        re.sub(r"""'([^']*)'|"([^"]*)\"""", lambda quoted: quoted[1] or quoted[2] or "", piece)
+        for piece in pieces
+    ]
 
 
 def slurm_variables(request: Request) -> dict[str, str]:
-    """Return what Slurm sets in a batch script; the host that we are on stands for the nodes of all components.
+    """Return what Slurm sets in a batch script; the host that we are on stands for the nodes of all
+    components.
 
-    Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11; for heterogeneous jobs, what a
-    job of 22.05 finds (tests/integration/test_dry_run.py).
+    Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11; for
+    heterogeneous jobs, what a job of 22.05 finds (tests/integration/test_dry_run.py).
     """
-    components = [_of_component(*each) for each in zip(request.components, _gpus(request), strict=True)]
+    components = [
+        _of_component(*each) for each in zip(request.components, _gpus(request), strict=True)
+    ]
     if len(components) == 1:
         return components[0]
-    variables = {name: value for name, value in components[0].items() if not _AS_ASKED.fullmatch(name)}
+    variables = {
+        name: value for name, value in components[0].items() if not _AS_ASKED.fullmatch(name)
+    }
     for index, component in enumerate(components):
         component["SLURM_JOB_ID"] = str(int(JOB_ID) + index)
         for name, value in component.items():
@@ -235,7 +272,9 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
     if gpus:
         variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": visible}
         variables |= {"CUDA_VISIBLE_DEVICES": visible, "GPU_DEVICE_ORDINAL": visible}
-    if any(request.value(name) is not None for name in ("ntasks", "ntasks-per-node", "ntasks-per-gpu")):
+    if any(
+        request.value(name) is not None for name in ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
+    ):
         variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:
         variables["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)

@@ -1,18 +1,21 @@
-"""Has this very dry run been made before, and would it find the same? Kept below all who want dry runs.
+"""Has this very dry run been made before, and would it find the same? Kept below all who want dry
+runs.
 
-Who asks for an estimate, submits the job a minute later, wants a report of it and plans its training wants the same dry
-run each time. So what one found is kept in the user's cache, under a hash of what was ordered, for a week.
+Who asks for an estimate, submits the job a minute later, wants a report of it and plans its
+training wants the same dry run each time. So what one found is kept in the user's cache, under a
+hash of what was ordered, for a week.
 
 Note [What is kept]
 A dry run is given again only if it would find the same:
 
 - What it read is as it was (`evidence`); where that is not known, it is not kept.
-- The machine had no part in it. It came to its script's own end, or it was ordered to be brief, or it used what CPU
-  seconds it might. What the clock on the wall or a signal cut short, or a full disk, is no fact; nor is a script's own
-  failure, which a network or another user's file may have caused. That there is no estimate, with the files known that
-  say so, is one.
-- More of a budget would not have changed it, or there is no more: where it used more than half of its budget, a second
-  opinion or another kind of GPU may have come too short (`engines`). Only who may spend no more than that is given it.
+- The machine had no part in it. It came to its script's own end, or it was ordered to be brief, or
+  it used what CPU seconds it might. What the clock on the wall or a signal cut short, or a full
+  disk, is no fact; nor is a script's own failure, which a network or another user's file may have
+  caused. That there is no estimate, with the files known that say so, is one.
+- More of a budget would not have changed it, or there is no more: where it used more than half of
+  its budget, a second opinion or another kind of GPU may have come too short (`engines`). Only who
+  may spend no more than that is given it.
 
 One that says which lines asked for memory (`order.Origins`) says all that one says that does not.
 """
@@ -48,7 +51,8 @@ from xmem_slurm.state.store import Store, StoredRecord
 STORE = Store("dry-runs")
 MOST_SECONDS = 7 * 86_400
 SPENT_SHARE = 0.7
-"""Of its budget: a run with no loop that it could cut short ends itself after 0.75 of it (`course/course`, SHARE)."""
+"""Of its budget: a run with no loop that it could cut short ends itself after 0.75 of it
+(`course/course`, SHARE)."""
 _RESULT, _FILES, _RESTS_ON = range(3)
 """The parts of a record."""
 
@@ -56,7 +60,9 @@ Make = Callable[[DryRunOrder], DryRunResult]
 
 
 def made_or_kept(make: Make) -> Make:
-    """Return who gives what is kept of a dry run, and has it made where there is nothing, or a fresh one is wanted."""
+    """Return who gives what is kept of a dry run, and has it made where there is nothing, or a
+    fresh one is wanted.
+    """
 
     def give(order: DryRunOrder) -> DryRunResult:
         kept = None if order.fresh else look_up(order)
@@ -70,7 +76,9 @@ def made_or_kept(make: Make) -> Make:
 
 
 def look_up(order: DryRunOrder) -> DryRunResult | None:
-    """Return what is kept of this dry run, if it would find the same; whatever is wrong with it is none."""
+    """Return what is kept of this dry run, if it would find the same; whatever is wrong with it is
+    none.
+    """
     orders = [order] if order.origins != "none" else [order, replace(order, origins="hook")]
     for each in orders:
         record = STORE.read(_key(each))
@@ -90,17 +98,25 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
     """Keep what a dry run found, if it would find the same again: see Note [What is kept]."""
     files = _files(order, result)
     named = named_by(order.job) if files is not None else None
-    rests_on = evidence.lasting([*named, *files]) if files is not None and named is not None else None
+    rests_on = (
+        evidence.lasting([*named, *files]) if files is not None and named is not None else None
+    )
     if rests_on is not None:
         spent = result.spent.seconds
         head = {"made": time.time(), "budget": order.budget.seconds, "spent": spent}
         # All traces have the same list of files, of thousands: it is kept once.
         bare = result_to_json(_with_files(result, ()))
-        STORE.write(_key(order), head, [each.encode() for each in (bare, json.dumps(files), json.dumps(rests_on))])
+        STORE.write(
+            _key(order),
+            head,
+            [each.encode() for each in (bare, json.dumps(files), json.dumps(rests_on))],
+        )
 
 
 def named_by(job: Job) -> list[Evidence] | None:
-    """Return what a batch script itself reads, as it is now, and what Slurm writes for it; None: it cannot be told."""
+    """Return what a batch script itself reads, as it is now, and what Slurm writes for it; None: it
+    cannot be told.
+    """
     named = set[Path]()
     if job.by_shell:  # a Python script says itself what it reads
         try:
@@ -123,13 +139,17 @@ def _restored(record: StoredRecord, budget: Budget) -> DryRunResult | None:
         return None
     rests_on = [Evidence(*each) for each in json.loads(record.part(_RESTS_ON))]
     files = _as_they_are([trace.File(*each) for each in json.loads(record.part(_FILES))])
-    if not evidence.unchanged(rests_on):  # after their times were taken: what changes meanwhile is seen later
+    if not evidence.unchanged(
+        rests_on
+    ):  # after their times were taken: what changes meanwhile is seen later
         return None
     return _with_files(result_from_json(record.part(_RESULT), "a kept dry run"), files)
 
 
 def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | None:
-    """Return what a dry run read; None where that is not known, or it would perhaps not find the same again."""
+    """Return what a dry run read; None where that is not known, or it would perhaps not find the
+    same again.
+    """
     found = result.found
     if isinstance(found, NoEstimate):
         return None if found.busy else found.files
@@ -146,26 +166,34 @@ def _with_files(result: DryRunResult, files: Sequence[trace.File]) -> DryRunResu
     """Return a result with these as the files that its dry run read."""
     if isinstance(result.found, NoEstimate):
         error = result.found
-        same = type(error)(str(error), files, on_any_gpu=error.on_any_gpu, fails=error.fails, busy=error.busy)
+        same = type(error)(
+            str(error), files, on_any_gpu=error.on_any_gpu, fails=error.fails, busy=error.busy
+        )
         return replace(result, found=same)
     return replace(result, found=[replace(each, files=files) for each in result.found])
 
 
 def _as_they_are(files: Sequence[trace.File]) -> Sequence[trace.File]:
-    """Return files with their times of now: what is made of a kept run rests on them as they are."""
+    """Return files with their times of now: what is made of a kept run rests on them as they
+    are.
+    """
     now = []
     for file in files:
         status = None
         if file.kind in ("R", "D"):
             with suppress(OSError):  # where it is gone, `evidence` sees that
                 status = os.stat(file.path)  # noqa: PTH116 - thousands of them
-        size_and_time = (file.size, file.mtime_ns) if status is None else (status.st_size, status.st_mtime_ns)
+        size_and_time = (
+            (file.size, file.mtime_ns) if status is None else (status.st_size, status.st_mtime_ns)
+        )
         now.append(trace.File(file.kind, *size_and_time, file.path))
     return now
 
 
 def _key(order: DryRunOrder) -> str:
-    """Return the name of what is ordered: by all that can matter, but for the time of day and the CPU seconds."""
+    """Return the name of what is ordered: by all that can matter, but for the time of day and the
+    CPU seconds.
+    """
     # What XMEM_* variables ask for stands in the order itself.
     environ = {
         name: value
@@ -180,12 +208,16 @@ def _key(order: DryRunOrder) -> str:
 
 
 def _of_ours() -> list[tuple[str, int, int]]:
-    """Return what tells this program from another version of it, also one that is being worked on."""
+    """Return what tells this program from another version of it, also one that is being worked
+    on.
+    """
     place = Path(xmem_slurm.__file__).parent
     found = []
     for folder, folders, names in os.walk(place):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(names):
             status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118 - hundreds of them
-            found.append((os.path.relpath(folder, place) + name, status.st_size, status.st_mtime_ns))
+            found.append(
+                (os.path.relpath(folder, place) + name, status.st_size, status.st_mtime_ns)
+            )
     return found

@@ -1,6 +1,8 @@
-"""What does a dry run say of where it is, while somebody waits for it? The probe's words, through a socket.
+"""What does a dry run say of where it is, while somebody waits for it? The probe's words, through a
+socket.
 
-Nothing is decided by them. The job could write there, too: what is shown are a few plain letters, or nothing.
+Nothing is decided by them. The job could write there, too: what is shown are a few plain letters,
+or nothing.
 """
 
 import os
@@ -17,7 +19,9 @@ _SAID = re.compile(r"(\d{1,6})\|([A-Za-z0-9 _:,-]{1,60})")
 
 
 class Heard:
-    """The last thing that was said, and what dry runs have taken so far, as far as that was said."""
+    """The last thing that was said, and what dry runs have taken so far, as far as that was
+    said.
+    """
 
     def __init__(self) -> None:
         self._words = "starting"
@@ -26,7 +30,9 @@ class Heard:
 
     @property
     def seconds(self) -> int:
-        """The seconds of a budget that were said to be spent, of all dry runs since somebody waits."""
+        """The seconds of a budget that were said to be spent, of all dry runs since somebody
+        waits.
+        """
         return self._before + self._seconds
 
     def note(self, words: str) -> None:
@@ -49,7 +55,9 @@ class Heard:
         place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as ear:
             try:
-                ear.bind(f"/proc/self/fd/{place}/{SOCKET}")  # the path of a socket has 107 bytes at most
+                ear.bind(
+                    f"/proc/self/fd/{place}/{SOCKET}"
+                )  # the path of a socket has 107 bytes at most
             finally:
                 os.close(place)
             self._words, self._ear = "starting", ear
@@ -75,7 +83,9 @@ def somebody_waits() -> Iterator[Heard]:
 
 
 def elsewhere(words: str) -> None:
-    """Say so as long as nothing is heard: the dry runs that somebody waits for are other processes' own."""
+    """Say so as long as nothing is heard: the dry runs that somebody waits for are other processes'
+    own.
+    """
     heard = _waiting.get()
     if heard is not None:
         heard.note(words)
@@ -83,7 +93,9 @@ def elsewhere(words: str) -> None:
 
 @contextmanager
 def told(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the variables by which a dry run in `folder` knows that somebody listens; none where nobody does."""
+    """Yield the variables by which a dry run in `folder` knows that somebody listens; none where
+    nobody does.
+    """
     heard = _waiting.get()
     if heard is None:
         yield {}

@@ -1,4 +1,6 @@
-"""What runs on a CPU node of a site that wants its dry runs there: a step of srun's, or a task of an array job."""
+"""What runs on a CPU node of a site that wants its dry runs there: a step of srun's, or a task of
+an array job.
+"""
 
 import os
 import platform
@@ -13,13 +15,19 @@ from xmem_slurm.state import signals
 
 
 def main() -> None:
-    """Be the step: read what to run from standard input, and write what came of it, one line, to standard output."""
+    """Be the step: read what to run from standard input, and write what came of it, one line, to
+    standard output.
+    """
     with signals.clearing_up():
-        sys.stdout.write(f"\n{answer(sys.stdin.read())}\n")  # a site's prolog may have printed something
+        sys.stdout.write(
+            f"\n{answer(sys.stdin.read())}\n"
+        )  # a site's prolog may have printed something
 
 
 def task() -> None:
-    """Be a task of the array: run what is ordered of it, and leave the answer beside the order, whole or not at all."""
+    """Be a task of the array: run what is ordered of it, and leave the answer beside the order,
+    whole or not at all.
+    """
     order = Path(os.environ.pop("XMEM_ORDERS"), f"{os.environ['SLURM_ARRAY_TASK_ID']}.json")
     order.with_suffix(".begun").touch()
     part = order.with_suffix(".part")

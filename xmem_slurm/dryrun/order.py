@@ -1,15 +1,20 @@
-"""What is to be run dry, and how? The order that goes from sizing to the sandbox, on this machine or another.
+"""What is to be run dry, and how? The order that goes from sizing to the sandbox, on this machine
+or another.
 
-How a user wants it is asked by options, and by variables in the job's environment (docs/reference.md): XMEM_ENGINE,
-XMEM_RANKS, XMEM_ARRAY_TASKS. They are read here and nowhere else; and what the probe and the stand-ins for launchers do
-in a dry run they are told by variables that are written here and nowhere else:
+How a user wants it is asked by options, and by variables in the job's environment
+(docs/reference.md): XMEM_ENGINE, XMEM_RANKS, XMEM_ARRAY_TASKS. They are read here and nowhere else;
+and what the probe and the stand-ins for launchers do in a dry run they are told by variables that
+are written here and nowhere else:
 
     XMEM_ENGINE     "device", "profile", or "auto" (`probe/_xmem/start.py`)
-    XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first alone
+    XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first
+                    alone
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
-    XMEM_NUMBERS    "turns": losses and scores, which are not known, are by turns better and worse, and not zero
+    XMEM_NUMBERS    "turns": losses and scores, which are not known, are by turns better and worse,
+                    and not zero
     XMEM_CLOCK      "leaps": times that the script waits for come (process/times)
-    XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or "frames" (record/sites)
+    XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or
+                    "frames" (record/sites)
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
     XMEM_BRIEF      "1": it ends soon after its steps repeat themselves (course/course)
@@ -36,12 +41,23 @@ WantedRanks = Literal["all", "last"] | Sequence[int]
 
 _FOR_THE_PROBE = tuple(
     f"XMEM_{name}"
-    for name in ("ENGINE", "RUN_RANKS", "SHAPES", "NUMBERS", "CLOCK", "SITES", "ADVICE", "BATCH", "BRIEF")
+    for name in (
+        "ENGINE",
+        "RUN_RANKS",
+        "SHAPES",
+        "NUMBERS",
+        "CLOCK",
+        "SITES",
+        "ADVICE",
+        "BATCH",
+        "BRIEF",
+    )
 )
 
 
 class Asked(NamedTuple):
-    """How a user asks by options for a job to be run dry; what is empty is left to the job's own environment.
+    """How a user asks by options for a job to be run dry; what is empty is left to the job's own
+    environment.
 
     `origins`: a report is wanted that says which line of the script asked for memory.
     """
@@ -87,7 +103,8 @@ class DryRunOrder:
     batch: int | None = None
     """With the change "batch": the samples of each."""
     brief: bool = False
-    """Whether it is over as soon as training repeats itself: what else the script does was seen in another run."""
+    """Whether it is over as soon as training repeats itself: what else the script does was seen in
+    another run."""
     fresh: bool = False
     """Whether it is made even if it is known what it finds."""
     ranks_alike: bool = False
@@ -104,7 +121,11 @@ class DryRunOrder:
             gpu,
             budget,
             engine="device" if engine == "device" else "profile" if engine == "profile" else "auto",
-            wanted_ranks="all" if ranks == "all" else "last" if ranks == "last" else _numbers(ranks),
+            wanted_ranks="all"
+            if ranks == "all"
+            else "last"
+            if ranks == "last"
+            else _numbers(ranks),
             array_tasks=_numbers(tasks),
             origins="hook" if asked.origins else "none",
             fresh=asked.fresh,
@@ -125,7 +146,9 @@ class DryRunOrder:
             "XMEM_BRIEF": "1" if self.brief else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",
         }
-        own = {name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE}
+        own = {
+            name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE
+        }
         return own | {name: value for name, value in variables.items() if value is not None}
 
 

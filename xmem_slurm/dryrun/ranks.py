@@ -1,9 +1,11 @@
-"""Which ranks of a job are run dry? Rank 0, and with it, all at once, those that it cannot stand for.
+"""Which ranks of a job are run dry? Rank 0, and with it, all at once, those that it cannot stand
+for.
 
-What rank 0 sees of the others says which those are (`Trace.peers`): the stages of a pipeline, ranks that it sends
-tensors to, larger shards of the optimizer's state. A user can ask for ranks, too. Where those are many a sample is run:
-first, last, and evenly between. Ranks that run together tell each other what decides shapes
-(`probe/_xmem/ranks/peers.py`), so each goes the way that it would go among all of them.
+What rank 0 sees of the others says which those are (`Trace.peers`): the stages of a pipeline, ranks
+that it sends tensors to, larger shards of the optimizer's state. A user can ask for ranks, too.
+Where those are many a sample is run: first, last, and evenly between. Ranks that run together tell
+each other what decides shapes (`probe/_xmem/ranks/peers.py`), so each goes the way that it would go
+among all of them.
 """
 
 from collections.abc import Sequence
@@ -19,15 +21,18 @@ from xmem_slurm.errors import NoEstimate
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 MOST = 8
-"""So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
+"""So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few
+CPUs."""
 _AND_ANOTHER = 2
-"""Beside other ranks rank 0 is run again, and as much as one takes is left for another kind of GPU."""
+"""Beside other ranks rank 0 is run again, and as much as one takes is left for another kind of
+GPU."""
 _ALIKE = 1.01
 """Needs that differ by less are as good as the same, as where data decide; the larger counts."""
 
 
 def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
-    """Want a job run dry, and return the traces of rank 0 and of the ranks that it cannot stand for.
+    """Want a job run dry, and return the traces of rank 0 and of the ranks that it cannot stand
+    for.
 
     Raises:
         NoEstimate: there are none.
@@ -40,12 +45,16 @@ def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     return [_with_missing(trace, ran) for trace in traces]
 
 
-def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, took: Spent) -> Orders[Sequence[Trace]]:
-    """Want other ranks run beside rank 0, which has these traces and `took` so much; say if the last needs no more.
+def compared(
+    order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, took: Spent
+) -> Orders[Sequence[Trace]]:
+    """Want other ranks run beside rank 0, which has these traces and `took` so much; say if the
+    last needs no more.
 
-    Those between are then taken to need no more, too, as the tasks of an array between its ends are. Where batches
-    differ, the longest text may be any rank's: all are run, if they are no more than `MOST`. An answer that is nothing
-    new, as one did not come to its end or there was no time for it, leaves the traces as they are.
+    Those between are then taken to need no more, too, as the tasks of an array between its ends
+    are. Where batches differ, the longest text may be any rank's: all are run, if they are no more
+    than `MOST`. An answer that is nothing new, as one did not come to its end or there was no time
+    for it, leaves the traces as they are.
     """
     world = max((trace.world_size for trace in traces), default=1)
     if world == 1 or {trace.rank for trace in traces} != {0} or not _is_open(order):
@@ -55,7 +64,9 @@ def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, 
     alike = order.ranks_alike
     if not alike and budget.left.has_room_for(took.part(len(others) + _AND_ANOTHER)):
         with suppress(NoEstimate):
-            together = yield from budget.run(replace(order, run_ranks=RunRanks((0, *others), world)))
+            together = yield from budget.run(
+                replace(order, run_ranks=RunRanks((0, *others), world))
+            )
             beside = [trace for trace in together if trace.rank and trace.allocations]
             needed, needs = need(beside)[0], need(traces)[0]
             ended = bool(beside) and all(trace.came_to_its_end for trace in beside)
@@ -70,10 +81,15 @@ def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, 
 def whole(traces: Sequence[Trace]) -> Sequence[Trace]:
     """Return the traces without a doubt about other ranks' batches, where all ranks were run."""
     used = [trace for trace in traces if trace.allocations]
-    if {trace.rank for trace in used} != set(range(max((trace.world_size for trace in used), default=0))):
+    if {trace.rank for trace in used} != set(
+        range(max((trace.world_size for trace in used), default=0))
+    ):
         return traces
     known = Doubt.OTHER_BATCHES
-    return [replace(trace, doubts=[each for each in trace.doubts if each.doubt is not known]) for trace in traces]
+    return [
+        replace(trace, doubts=[each for each in trace.doubts if each.doubt is not known])
+        for trace in traces
+    ]
 
 
 def on_another_gpu(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder:
@@ -87,7 +103,9 @@ def on_another_gpu(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder:
 
 
 def _is_open(order: DryRunOrder) -> bool:
-    """Whether it is not decided which ranks are run; in a heterogeneous job each component's first stands for it."""
+    """Whether it is not decided which ranks are run; in a heterogeneous job each component's first
+    stands for it.
+    """
     return order.run_ranks is None and len(order.job.gpus) <= 1
 
 
@@ -96,7 +114,10 @@ def _with_missing(trace: Trace, ran: set[int]) -> Trace:
     missing = sorted(set(trace.peers) - ran)
     if not missing:
         return trace
-    named = f"ranks {', '.join(map(str, missing[:MOST]))}{', ...' if len(missing) > MOST else ''} of {trace.world_size}"
+    named = (
+        f"ranks {', '.join(map(str, missing[:MOST]))}{', ...' if len(missing) > MOST else ''} "
+        f"of {trace.world_size}"
+    )
     if len(ran) > 1:
         noted = Noted(Doubt.RANKS, named, len(missing))
     else:
@@ -106,7 +127,8 @@ def _with_missing(trace: Trace, ran: set[int]) -> Trace:
 
 
 def with_others(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder | None:
-    """Return the order with the ranks named that are to be run beside rank 0, or None where that is enough.
+    """Return the order with the ranks named that are to be run beside rank 0, or None where that is
+    enough.
 
     `traces` are those of rank 0.
     """
@@ -124,11 +146,17 @@ def wanted(order: DryRunOrder, world: int) -> list[int]:
     """Return the ranks that a user asks for, of so many."""
     if order.wanted_ranks == "all":
         return list(range(world))
-    return [world - 1] if order.wanted_ranks == "last" else [n for n in order.wanted_ranks if n < world]
+    return (
+        [world - 1]
+        if order.wanted_ranks == "last"
+        else [n for n in order.wanted_ranks if n < world]
+    )
 
 
 def sample(ranks: Sequence[int]) -> list[int]:
-    """Return rank 0 and at most `MOST` of these in all: all, or the last and some evenly between."""
+    """Return rank 0 and at most `MOST` of these in all: all, or the last and some evenly
+    between.
+    """
     wanted = sorted({0, *ranks})
     if len(wanted) <= MOST:
         return wanted

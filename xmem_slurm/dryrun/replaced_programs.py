@@ -1,4 +1,5 @@
-"""Which programs of this machine must a job not reach by their own path, and what of ours stands in their place?
+"""Which programs of this machine must a job not reach by their own path, and what of ours stands in
+their place?
 
 A script may call /usr/bin/srun, or begin PATH anew: the shims' folder on PATH does not help there.
 """
@@ -13,18 +14,20 @@ from xmem_slurm.dryrun.shims import commands, fetchers
 _ALWAYS = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where profiles and scripts that set PATH begin."""
 _UNCOVERED = ("torchrun", "deepspeed", *fetchers.FETCHERS)
-"""Their shims need the real one: which Python it belongs to, and to run it. They start nothing outside the dry run."""
+"""Their shims need the real one: which Python it belongs to, and to run it. They start nothing
+outside the dry run."""
 _OTHER_NAMES = ("orterun", "prterun")
 """What Open MPI's mpirun and mpiexec are links to."""
 
 
 def covers(path: str, ours: Path) -> dict[Path, Path]:
-    """Map each real program that a shim stands for, on `path` or in the usual folders, to its shim in `ours`.
+    """Map each real program that a shim stands for, on `path` or in the usual folders, to its shim
+    in `ours`.
 
-    One of a container's runtimes is then to be found in the folder ASIDE beside `ours`, where its shim starts it.
-    What Podman starts in turn is there, read-only.
-    Symlinks are followed. What is a link to a program of another kind (a stub that is /bin/true, a wrapper for
-    everything) is left alone: that program has other uses.
+    One of a container's runtimes is then to be found in the folder ASIDE beside `ours`, where its
+    shim starts it. What Podman starts in turn is there, read-only. Symlinks are followed. What is a
+    link to a program of another kind (a stub that is /bin/true, a wrapper for everything) is left
+    alone: that program has other uses.
     """
     found = (shutil.which(name, path=os.pathsep.join(_ALWAYS)) for name in runtimes.OF_IMAGES)
     replaced = {Path(each).resolve(): Path(each) for each in found if each}

@@ -1,4 +1,6 @@
-"""Run a batch script as its job would be run, with stand-in GPUs, and collect the traces of its GPU processes."""
+"""Run a batch script as its job would be run, with stand-in GPUs, and collect the traces of its GPU
+processes.
+"""
 
 import errno
 import json
@@ -35,7 +37,8 @@ from xmem_slurm.units import MIB
 LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
 BUSY_SHARE = 0.8
-"""A dry run that the clock stopped and that spent less of that time waited for others: what waits by itself spends."""
+"""A dry run that the clock stopped and that spent less of that time waited for others: what waits
+by itself spends."""
 _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 """What a compiler says, too, that finds none for the stand-ins."""
 HIDDEN = Path("/run")
@@ -44,7 +47,8 @@ _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a fo
 _METER = "spent"
 """Where the probe finds what was spent so far (probe/_xmem/process/budget.py)."""
 _LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
-"""The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job leaves them alone."""
+"""The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job
+leaves them alone."""
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem/process/files.py)."""
 _LACKING = "lacking"
@@ -67,10 +71,12 @@ _NOT_LOADED = "did not load torch"
 _HIDDEN = "if it did, python -I, python -E or env -i hid that"
 _NO_TORCH = "No module named 'torch'"
 _UNREACHED = (
-    "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
+    "torch found no CUDA library, as the script's Python was not reached: it replaces "
+    "PYTHONPATH and LD_PRELOAD"
 )
 _CUDA_LIBRARY_MISSING = re.compile(
-    rb"(?:Import|OS|Value)Error: lib(?:cu|nccl|nv)\S*\.so\S*(: cannot open shared| not found in the system)"
+    rb"(?:Import|OS|Value)Error: lib(?:cu|nccl|nv)\S*\.so\S*"
+    rb"(: cannot open shared| not found in the system)"
 )
 """What torch says on a machine without CUDA where the stand-ins were not mapped."""
 
@@ -78,17 +84,21 @@ _CUDA_LIBRARY_MISSING = re.compile(
 def run(order: DryRunOrder) -> DryRunResult:
     """Run a job as it is ordered, in the sandbox of this machine.
 
-    Where no trace comes of it the result says why, with the script's own last words where there are any.
+    Where no trace comes of it the result says why, with the script's own last words where there are
+    any.
 
     Raises:
-        SandboxError: this machine cannot throw away what the script writes, or has no room for what we do.
+        SandboxError: this machine cannot throw away what the script writes, or has no room for what
+        we do.
         DeviceBuildError: others could write where the stand-ins are kept.
     """
     try:
         return _run(order)
     except OSError as error:
         where = error.filename or _temporary_folder()
-        words = f"no dry run, as its own files cannot be written: {where}: {error.strerror or error}"
+        words = (
+            f"no dry run, as its own files cannot be written: {where}: {error.strerror or error}"
+        )
         raise SandboxError(words) from error
 
 
@@ -112,7 +122,9 @@ def _run(order: DryRunOrder) -> DryRunResult:
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),
                 results=traces,
-                cover=covers(os.pathsep.join([environ["PATH"], *detection.folders(job)]), folder / "bin"),
+                cover=covers(
+                    os.pathsep.join([environ["PATH"], *detection.folders(job)]), folder / "bin"
+                ),
                 meter=traces / _METER,
                 containers=detection.runs_containers(job),
                 fuse=detection.has_image_files(job),
@@ -172,7 +184,10 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
     failed = outcome.returncode and outcome.stopped is None
     if failed and not any(each.error or each.steps for each in traces_read):
         code = outcome.returncode
-        why = f"the script ended with code {code} before any step{_disturbed(outcome)}{_last_words(outcome)}{missing}"
+        why = (
+            f"the script ended with code {code} before any "
+            f"step{_disturbed(outcome)}{_last_words(outcome)}{missing}"
+        )
         raise NoEstimate(why, files, busy=_is_no_fact(outcome, why))
     return traces_read
 
@@ -196,13 +211,17 @@ def _lacking(traces: Path) -> str:
 
 
 def _not_for_jobs(stand_ins: Path) -> list[Path]:
-    """Return what of our own a job has no part in: kept answers, scripts of other jobs, locks of builds."""
+    """Return what of our own a job has no part in: kept answers, scripts of other jobs, locks of
+    builds.
+    """
     others = [each for each in stand_ins.parent.iterdir() if each != stand_ins]
     return [*others, builder.making(stand_ins), platformdirs.user_state_path("xmem-slurm")]
 
 
 def _temporary_folder() -> Path:
-    """Return where our folder can be: in the user's place for such, unless the sandbox hides that."""
+    """Return where our folder can be: in the user's place for such, unless the sandbox hides
+    that.
+    """
     usual = Path(tempfile.gettempdir()).resolve()
     if HIDDEN not in (usual, *usual.parents):
         return usual
@@ -210,7 +229,9 @@ def _temporary_folder() -> Path:
 
 
 def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
-    """Say how a process ended that could not say so itself, and what it could not have, if that may be why."""
+    """Say how a process ended that could not say so itself, and what it could not have, if that may
+    be why.
+    """
     failure = unended.failure
     if unended.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
@@ -229,12 +250,15 @@ def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> t
 
 
 def _is_no_fact(outcome: sandbox.Outcome, why: str = "") -> bool:
-    """Whether this machine ended it, had no room for it or, as others were busy, no time; or a file of ours is broken.
+    """Whether this machine ended it, had no room for it or, as others were busy, no time; or a file
+    of ours is broken.
 
     Another time it may be otherwise.
     """
     had_no_time = outcome.stopped == "time" and outcome.spent_seconds < BUSY_SHARE * outcome.seconds
-    by_chance = had_no_time or outcome.disturbed is not None or any(words in why for words in _NO_ROOM)
+    by_chance = (
+        had_no_time or outcome.disturbed is not None or any(words in why for words in _NO_ROOM)
+    )
     return by_chance or trace.is_of_ours(why)
 
 
@@ -243,7 +267,9 @@ def _disturbed(outcome: sandbox.Outcome) -> str:
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:
-    return untrusted.plain(f"nothing could be written to {', '.join(outcome.read_only)} in the dry run")
+    return untrusted.plain(
+        f"nothing could be written to {', '.join(outcome.read_only)} in the dry run"
+    )
 
 
 def read(folder: Path) -> list[trace.Trace]:
@@ -259,7 +285,9 @@ def read(folder: Path) -> list[trace.Trace]:
         try:
             traces.append(orchestrate(profile))
         except untrusted.DAMAGE as error:  # a form that no profiler gives it
-            raise NoEstimate(f"{file}: not a profile of this program's ({type(error).__name__})") from error
+            raise NoEstimate(
+                f"{file}: not a profile of this program's ({type(error).__name__})"
+            ) from error
     return traces
 
 
@@ -273,14 +301,21 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
     ]
     shim_folder = _shim_folder(folder / "bin", names)
     threads = str(budget.cpus)
-    # Bash finds a function first: these hold where a login shell, a module or a venv puts other folders before ours.
+    # Bash finds a function first: these hold where a login shell, a module or a venv puts other
+    # folders before ours.
     functions = {f"BASH_FUNC_{name}%%": f'() {{ "{shim_folder / name}" "$@"; }}' for name in names}
     return {
         **fetchers.OFFLINE,
         **order.environ,
         **functions,
-        **gpu_environment.environment(order.gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH")),
-        **{f"XMEM_DEVICE_COUNT_HET_GROUP_{n}": str(gpus) for n, gpus in enumerate(job.gpus) if len(job.gpus) > 1},
+        **gpu_environment.environment(
+            order.gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH")
+        ),
+        **{
+            f"XMEM_DEVICE_COUNT_HET_GROUP_{n}": str(gpus)
+            for n, gpus in enumerate(job.gpus)
+            if len(job.gpus) > 1
+        },
         **gpu_environment.preloaded(job.environ.get("LD_PRELOAD")),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,
@@ -314,13 +349,18 @@ def _write_program(path: Path, text: bytes) -> Path:
 
 
 def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
-    """Say why nothing is known of GPU memory: in the words of a shim, by how the script ended, or by what was met."""
+    """Say why nothing is known of GPU memory: in the words of a shim, by how the script ended, or
+    by what was met.
+    """
     note = _first_note(traces / "notes.jsonl")
     if note is not None:
         return note
     if outcome.stopped is not None:
         more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
-        return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used{more}"
+        return (
+            f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was "
+            f"used{more}"
+        )
     if any(each.state == "importing" for each in traces_read):
         return "a process died while it imported torch" + _last_words(outcome)
     unreached = not traces_read and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
@@ -342,7 +382,9 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
 
 def _first_note(notes: Path) -> str | None:
     try:
-        return untrusted.plain(str(json.loads(untrusted.read(notes, MIB).partition(b"\n")[0])))[:_MOST_NOTED]
+        return untrusted.plain(str(json.loads(untrusted.read(notes, MIB).partition(b"\n")[0])))[
+            :_MOST_NOTED
+        ]
     except FileNotFoundError:
         return None
     except untrusted.DAMAGE:
@@ -350,7 +392,8 @@ def _first_note(notes: Path) -> str | None:
 
 
 _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
-"""How torch's own log marks what is no error (c10/util/Logging.cpp): many a script ends with such lines."""
+"""How torch's own log marks what is no error (c10/util/Logging.cpp): many a script ends with such
+lines."""
 
 
 _OWN_FOLDER = re.compile(r"^/\S*/(?=slurm_script: )")
@@ -359,7 +402,9 @@ _FRAME = re.compile(r'\s*File "([^<"]+)", line (\d+)')
 
 
 def _raised_at(lines: Sequence[str]) -> str:
-    """Say which line of the user's own led to the exception whose traceback these lines end with."""
+    """Say which line of the user's own led to the exception whose traceback these lines end
+    with.
+    """
     while lines and not lines[-1].strip():
         lines = lines[:-1]
     if len(lines) < 2 or not lines[-2].startswith("  ") or lines[-1].startswith(" "):
@@ -370,7 +415,9 @@ def _raised_at(lines: Sequence[str]) -> str:
 
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
+    last = next(
+        (line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), ""
+    )
     last = _OWN_FOLDER.sub("", last)
     words = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
     return words + (f" ({_read_only(outcome)})" if outcome.read_only else "")

@@ -1,4 +1,5 @@
-"""Did a line of the script fail that sets up what the rest needs? By what shells and environment tools say of it.
+"""Did a line of the script fail that sets up what the rest needs? By what shells and environment
+tools say of it.
 
 A script goes on after such a line, with another Python perhaps, and ends well: nothing else tells.
 """
@@ -9,14 +10,22 @@ from xmem_slurm import untrusted
 
 _FAILURES = (
     re.compile(
-        r"slurm_script: line (?P<line>\d+): (?P<words>.+: (?:command not found|No such file.*|Permission denied))"
+        r"slurm_script: line (?P<line>\d+): "
+        r"(?P<words>.+: (?:command not found|No such file.*|Permission denied))"
     ),
-    re.compile(r"slurm_script: (?P<line>\d+): (?P<words>(?:.+: not found|(?:.+: )?cannot (?:open|create) .+))"),
     re.compile(
-        r"(?:slurm_script|:\.|:source):(?P<line>\d+): (?P<words>(?:command not found|no such file or directory): .+)"
+        r"slurm_script: (?P<line>\d+): "
+        r"(?P<words>(?:.+: not found|(?:.+: )?cannot (?:open|create) .+))"
+    ),
+    re.compile(
+        r"(?:slurm_script|:\.|:source):(?P<line>\d+): "
+        r"(?P<words>(?:command not found|no such file or directory): .+)"
     ),
     re.compile(r"(?P<words>(?:EnvironmentNameNotFound|CondaError|CommandNotFoundError): .+)"),
-    re.compile(r"(?P<words>Lmod has detected the following error: .+|.*Unable to locate a modulefile for .+)"),
+    re.compile(
+        r"(?P<words>Lmod has detected the following error: .+"
+        r"|.*Unable to locate a modulefile for .+)"
+    ),
 )
 """bash, dash, zsh; conda; Lmod and Environment Modules."""
 

@@ -1,1 +1,3 @@
-"""Estimate a job that nobody submits: `asked` knows the answer, or `by_dry_run` finds it. No Slurm is needed."""
+"""Estimate a job that nobody submits: `asked` knows the answer, or `by_dry_run` finds it. No Slurm
+is needed.
+"""

@@ -1,6 +1,8 @@
-"""What is asked for by who wants an estimate, and is it known? A script or a command in, what is known of it out.
+"""What is asked for by who wants an estimate, and is it known? A script or a command in, what is
+known of it out.
 
-A known answer is on the way of somebody who waits: what runs a job dry is imported where it has to be run.
+A known answer is on the way of somebody who waits: what runs a job dry is imported where it has to
+be run.
 """
 
 import shlex
@@ -23,7 +25,8 @@ _PYTHONS = ("python", "python3")
 
 
 class Wanted(NamedTuple):
-    """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order of `policy`.
+    """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order
+    of `policy`.
 
     `budget` is in CPU seconds, `margin` in percent of each GPU's memory.
     """
@@ -43,10 +46,11 @@ class Wanted(NamedTuple):
 
 
 class Estimated(NamedTuple):
-    """What is said of each component of a job, by its number; `left` says of the others why there is no estimate.
+    """What is said of each component of a job, by its number; `left` says of the others why there
+    is no estimate.
 
-    `sized` returns what reports are made of, or raises an XmemError where that cannot be read any more. `templates` is
-    the site's own folder of them.
+    `sized` returns what reports are made of, or raises an XmemError where that cannot be read any
+    more. `templates` is the site's own folder of them.
     """
 
     said: Mapping[int, Said]
@@ -58,12 +62,14 @@ class Estimated(NamedTuple):
 
 
 def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Path()) -> Submission:
-    """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap.
+    """Take a file that begins with #! as a job script with its arguments, and anything else as a
+    command to wrap.
 
     A Python file is run by the Python on PATH. `folder` is where the command would be run.
 
     Raises:
-        UsageError: there is no such file or command, nothing that runs it, or sbatch would refuse the script.
+        UsageError: there is no such file or command, nothing that runs it, or sbatch would refuse
+            the script.
     """
     script, path = folder / command[0], environ.get("PATH")
     if script.is_file() and script.read_bytes().startswith(b"#!"):
@@ -75,17 +81,23 @@ def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Pa
         python = next((name for name in _PYTHONS if shutil.which(name, path=path)), None)
         if python is None:
             raise UsageError(
-                f"{script}: no python on PATH; activate the job's, or name it: -- /PATH/TO/python {script}"
+                f"{script}: no python on PATH; activate the job's, or name it: -- /PATH/TO/python "
+                f"{script}"
             )
         command = (python, *command)
     elif shutil.which(command[0], path=path) is None:
-        wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
+        wrong = (
+            "does not begin with #!, nor can it be run"
+            if script.is_file()
+            else "no such script or command"
+        )
         raise UsageError(f"{command[0]}: {wrong}")
     return Submission(("--wrap", shlex.join(command)), environ, None)
 
 
 def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Estimated:
-    """Say what each of a job's components needs: as it is known, if nothing has changed, else by running it dry.
+    """Say what each of a job's components needs: as it is known, if nothing has changed, else by
+    running it dry.
 
     `tell` says what cannot wait.
 

@@ -1,4 +1,6 @@
-"""Run a job dry that nobody submits, for a site or for one GPU: what does it need, and what is its largest batch?"""
+"""Run a job dry that nobody submits, for a site or for one GPU: what does it need, and what is its
+largest batch?
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -24,10 +26,12 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answers, by_sizing
 
 QUEUE_SECONDS = 3600.0
-"""Who asks for an estimate waits for nothing but that, and can press Ctrl-C; a submission goes on without it sooner."""
+"""Who asks for an estimate waits for nothing but that, and can press Ctrl-C; a submission goes on
+without it sooner."""
 
 WITHOUT_SITE = "a100-sxm4-80gb"
-"""The GPU of an estimate where there is no site and none is named: every torch from 2.4 to 2.15 has kernels for it."""
+"""The GPU of an estimate where there is no site and none is named: every torch from 2.4 to 2.15 has
+kernels for it."""
 
 
 def estimate(
@@ -43,7 +47,9 @@ def estimate(
     where, wanted = _where(wanted, tell)
     results = _results(job, wanted, where, Experience(learned.margins(where, tell), ran_out), tell)
     sized = {component: each for component, each in results.items() if isinstance(each, Sizing)}
-    errors = {component: each for component, each in results.items() if isinstance(each, NoEstimate)}
+    errors = {
+        component: each for component, each in results.items() if isinstance(each, NoEstimate)
+    }
     if not sized:
         raise next(iter(errors.values()))
     left = {component: str(error) for component, error in errors.items()}
@@ -56,32 +62,45 @@ def estimate(
 def largest_batches(
     job: Submission, wanted: Wanted, vary: str | None, tell: Callable[[str], None]
 ) -> Sequence[MaxBatch]:
-    """Find the largest batch of a job that fits each GPU; `vary` names what its batch is, where no DataLoader has it.
+    """Find the largest batch of a job that fits each GPU; `vary` names what its batch is, where no
+    DataLoader has it.
 
     `wanted.budget` is for each batch that is tried. Shares of GPUs are not tried.
 
     Raises:
         NoEstimate: a dry run failed, or nothing of the job is its batch.
-        UsageError: the job has several components, or not what `vary` names; and as `estimate` does.
+        UsageError: the job has several components, or not what `vary` names; and as `estimate`
+        does.
         SiteError: as `estimate` does.
     """
     if job.request.others:
-        raise UsageError("--max-batch: not for a heterogeneous job; give it the script of one component")
+        raise UsageError(
+            "--max-batch: not for a heterogeneous job; give it the script of one component"
+        )
     lever = BatchLever.parse(vary) if vary is not None else BatchLever()
     where, wanted = _where(wanted, tell)
     rules = where.dry_run if where is not None else DryRuns()
-    gpus = sizing.spared(_gpus(wanted, where.without_shares()), where) if where is not None else _gpus(wanted, None)
+    gpus = (
+        sizing.spared(_gpus(wanted, where.without_shares()), where)
+        if where is not None
+        else _gpus(wanted, None)
+    )
     budget = Budget(seconds=wanted.budget).within(rules)
     asked = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, fresh=wanted.fresh)
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
     work = "running the job dry with one batch after another"
-    with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
+    with (
+        admission.turn(rules, QUEUE_SECONDS, tell),
+        terminal.progress(work, verbose=wanted.verbose),
+    ):
         experience = Experience(learned.margins(where, tell), history.ran_out(job))
         return dispatch.one(largest(order, lever, 0, gpus, experience), rules)
 
 
 def _where(wanted: Wanted, tell: Callable[[str], None]) -> tuple[Site | None, Wanted]:
-    """Return the site that an estimate is for, and what is wanted; or no site, and one GPU named."""
+    """Return the site that an estimate is for, and what is wanted; or no site, and one GPU
+    named.
+    """
     where = _site(wanted.site, tell) if wanted.gpu is None else None
     if where is None:
         return None, wanted._replace(gpu=wanted.gpu or WITHOUT_SITE)
@@ -101,7 +120,9 @@ def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
 
 
 def _option_gpu(name: str) -> str | None:
-    """Return the GPU of the site's option of this name, which is what xsbatch calls it; None where there is none."""
+    """Return the GPU of the site's option of this name, which is what xsbatch calls it; None where
+    there is none.
+    """
     try:
         option = loading.load_site(places.site_file(None)).option.get(name)
     except SiteError:
@@ -110,7 +131,11 @@ def _option_gpu(name: str) -> str | None:
 
 
 def _results(
-    job: Submission, wanted: Wanted, where: Site | None, experience: Experience, tell: Callable[[str], None]
+    job: Submission,
+    wanted: Wanted,
+    where: Site | None,
+    experience: Experience,
+    tell: Callable[[str], None],
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance = Budget(seconds=wanted.budget)
@@ -119,10 +144,14 @@ def _results(
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)
     if where is not None:
-        orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked, experience=experience)
+        orders = sizing.size_components(
+            job, components, where, gpus, allowance, asked=asked, experience=experience
+        )
     else:
         ((name, gpu),) = gpus.items()
-        orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked, experience=experience)
+        orders = sizing.on_one(
+            job, components, name, gpu, allowance.within(rules), asked=asked, experience=experience
+        )
     seconds = allowance.within(rules).seconds
     turn = admission.turn(rules, QUEUE_SECONDS, tell)
     with turn, terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
@@ -135,7 +164,10 @@ def _results(
         return sizing.advised(sized, job, component, budget, asked=asked, experience=experience)
 
     work = "running it dry again with one change at a time"
-    with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
+    with (
+        admission.turn(rules, QUEUE_SECONDS, tell),
+        terminal.progress(work, verbose=wanted.verbose),
+    ):
         return {
             number: dispatch.one(advice(each, number), rules) if isinstance(each, Sizing) else each
             for number, each in results.items()
@@ -145,9 +177,13 @@ def _results(
 def _lasting(
     job: Submission, wanted: Wanted, where: Site | None, sized: Mapping[int, Sizing]
 ) -> Sequence[Evidence] | None:
-    """Return what an estimate rests on, as it is; None where that cannot be told, or another run may see more."""
+    """Return what an estimate rests on, as it is; None where that cannot be told, or another run
+    may see more.
+    """
     site_file = places.site_file(wanted.site) if wanted.gpu is None else None
-    basis = by_sizing.basis_of(job, site_file, where.templates if where is not None else None, learned.files(where))
+    basis = by_sizing.basis_of(
+        job, site_file, where.templates if where is not None else None, learned.files(where)
+    )
     traces = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
     if basis is None or not all(trace.files and trace.is_whole for trace in traces):
         return None
@@ -163,7 +199,10 @@ def _site(named: str | None, tell: Callable[[str], None]) -> Site | None:
     try:
         path = places.site_file(named)
     except SiteError:
-        tell(f"no site file here, so this is as on one {WITHOUT_SITE}; --gpu NAME takes another (xmem-slurm gpus)")
+        tell(
+            f"no site file here, so this is as on one {WITHOUT_SITE}; --gpu NAME takes another "
+            "(xmem-slurm gpus)"
+        )
         return None
     try:
         return loading.load_site(path)

@@ -1,1 +1,3 @@
-"""What Slurm's hooks call at a site that wants every plain sbatch looked at, and those hooks themselves."""
+"""What Slurm's hooks call at a site that wants every plain sbatch looked at, and those hooks
+themselves.
+"""

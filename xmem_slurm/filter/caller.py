@@ -1,10 +1,12 @@
 """What is the sbatch, srun or salloc submitting that called Slurm's cli_filter hook?
 
-The hook is shown merged options, but neither the script nor its arguments; the command line, which Linux keeps for
-every process, has all of it. A command that srun or salloc gets GPUs for becomes an sbatch with that in `--wrap`.
+The hook is shown merged options, but neither the script nor its arguments; the command line, which
+Linux keeps for every process, has all of it. A command that srun or salloc gets GPUs for becomes an
+sbatch with that in `--wrap`.
 
-None where there is nothing that could be run dry: a script on stdin (sbatch has read it by then), a shell, `--pty`; a
-step of a job that runs; what xsbatch submits, which it has looked at already; and a program of another name.
+None where there is nothing that could be run dry: a script on stdin (sbatch has read it by then), a
+shell, `--pty`; a step of a job that runs; what xsbatch submits, which it has looked at already; and
+a program of another name.
 """
 
 import os
@@ -28,21 +30,31 @@ _SALLOC = (
     Option("wait-all-nodes", "", REQUIRED),
 )
 """What salloc has beside srun's options (salloc(1))."""
-_NOTHING_TO_RUN = frozenset({"pty", "multi-prog", "jobid", "no-shell", "het-group", "pack-group", "help", "version"})
+_NOTHING_TO_RUN = frozenset(
+    {"pty", "multi-prog", "jobid", "no-shell", "het-group", "pack-group", "help", "version"}
+)
 """Options of srun and salloc with which no command is at hand, or no allocation is made."""
-_SRUN_VARIABLES = {"NPROCS": "ntasks", "NTASKS": "ntasks", "NNODES": "nodes", "CPUS_PER_TASK": "cpus-per-task"}
+_SRUN_VARIABLES = {
+    "NPROCS": "ntasks",
+    "NTASKS": "ntasks",
+    "NNODES": "nodes",
+    "CPUS_PER_TASK": "cpus-per-task",
+}
 """SLURM_* variables that srun reads (srun(1)), and sbatch has no variable for."""
 
 
 class Caller(NamedTuple):
-    """What is submitted, and by which command of Slurm's; what srun and salloc run is in its `--wrap`."""
+    """What is submitted, and by which command of Slurm's; what srun and salloc run is in its
+    `--wrap`.
+    """
 
     submission: Submission
     command: str
 
 
 def caller_of(process: int, environ: Mapping[str, str]) -> Caller | None:
-    """Return what the sbatch, srun or salloc of this process id is submitting; None where it is not to be looked at.
+    """Return what the sbatch, srun or salloc of this process id is submitting; None where it is not
+    to be looked at.
 
     Raises:
         UsageError: the process submits nothing of this user's.
@@ -60,7 +72,9 @@ def caller_of(process: int, environ: Mapping[str, str]) -> Caller | None:
         return None
     if handover.is_marked(process):
         return None
-    job = _batch(words[1:], environ) if command == "sbatch" else as_batch(command, words[1:], environ)
+    job = (
+        _batch(words[1:], environ) if command == "sbatch" else as_batch(command, words[1:], environ)
+    )
     return Caller(job, command) if job is not None else None
 
 
@@ -75,21 +89,33 @@ def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Submission | Non
 
 
 def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Submission | None:
-    """Return the sbatch that would ask for the same as this srun or salloc, and run the same; None where there is none.
+    """Return the sbatch that would ask for the same as this srun or salloc, and run the same; None
+    where there is none.
 
-    Their SLURM_* and SALLOC_* variables become those of sbatch (srun(1), salloc(1): INPUT ENVIRONMENT VARIABLES).
+    Their SLURM_* and SALLOC_* variables become those of sbatch (srun(1), salloc(1): INPUT
+    ENVIRONMENT VARIABLES).
     """
     options, at = scan(words, srun_table().with_options(_SALLOC))
     run = words[at:]
     unknown = any(each.option is None and each.value is None for each in options)
     inside = command == "srun" and "SLURM_JOB_ID" in environ  # a step
-    if not run or ":" in words or unknown or inside or _NOTHING_TO_RUN & {each.name for each in options}:
+    if (
+        not run
+        or ":" in words
+        or unknown
+        or inside
+        or _NOTHING_TO_RUN & {each.name for each in options}
+    ):
         return None
     if run[0].rpartition("/")[2] in body.SHELLS and all(word.startswith("-") for word in run[1:]):
         return None
     prefix = "SLURM_" if command == "srun" else "SALLOC_"
     known = {variable for option in SBATCH.options for variable in option.variables}
-    theirs = {f"SBATCH_{n.removeprefix(prefix)}": value for n, value in environ.items() if n.startswith(prefix)}
+    theirs = {
+        f"SBATCH_{n.removeprefix(prefix)}": value
+        for n, value in environ.items()
+        if n.startswith(prefix)
+    }
     kept = {name: value for name, value in environ.items() if name not in known}
     of_variables = [
         f"--{name}={environ[prefix + variable]}"

@@ -1,12 +1,15 @@
-"""What should the site-wide filter change in the job that an sbatch, srun or salloc is about to submit?
+"""What should the site-wide filter change in the job that an sbatch, srun or salloc is about to
+submit?
 
-Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `start`, which calls
-`main`. The answer is lines `option=value` for the hook to set, and a last line `end`; or `refuse`,
-where the site wants no such job, and `strict`, where its user wants none that cannot run.
+Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `start`,
+which calls `main`. The answer is lines `option=value` for the hook to set, and a last line `end`;
+or `refuse`, where the site wants no such job, and `strict`, where its user wants none that cannot
+run.
 
-Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each component, with no word of
-the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`known`)
-rests on the site file, too: where it holds, that file need not be checked again.
+Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each
+component, with no word of the others), `--test-only`, jobs of other users (`--uid`), and what
+sbatch will refuse. An answer that is kept (`known`) rests on the site file, too: where it holds,
+that file need not be checked again.
 """
 
 import os
@@ -38,7 +41,16 @@ _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
 _NO = ("", "0", "no", "false")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
-_OF_THE_USER = {"keep_type", "policy", "budget", "margin", "engine", "ranks", "array_tasks", "strict"}
+_OF_THE_USER = {
+    "keep_type",
+    "policy",
+    "budget",
+    "margin",
+    "engine",
+    "ranks",
+    "array_tasks",
+    "strict",
+}
 """Wishes of the user's that hold here, too; the others are of what only xsbatch does."""
 
 _ANSWER_SECONDS = 2.0
@@ -49,12 +61,15 @@ _NO_JOB = Submission((), {}, None)
 """Stands for what could not be read."""
 
 
-def main(site_file: str, process: int, tables: coverage.Tables, began: float, seconds: float) -> None:
-    """Print the answer for the submission of this process id; whatever goes wrong is one line for its user.
+def main(
+    site_file: str, process: int, tables: coverage.Tables, began: float, seconds: float
+) -> None:
+    """Print the answer for the submission of this process id; whatever goes wrong is one line for
+    its user.
 
-    `tables` are the site file's, empty where they could not be read. The hook `began` to wait at this time of the
-    monotonic clock, and does so for so many `seconds` at most. It has its answer before the site has its record: what
-    came too late was none.
+    `tables` are the site file's, empty where they could not be read. The hook `began` to wait at
+    this time of the monotonic clock, and does so for so many `seconds` at most. It has its answer
+    before the site has its record: what came too late was none.
     """
     with signals.clearing_up():  # the hook's time may be up
         caller: Caller | None = None
@@ -68,7 +83,9 @@ def main(site_file: str, process: int, tables: coverage.Tables, began: float, se
             _give(Answer())
             return
         seconds = min(seconds, places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS))
-        answer = _whatever_happens(lambda: _answer(site_file, caller, process, tables, began + seconds))
+        answer = _whatever_happens(
+            lambda: _answer(site_file, caller, process, tables, began + seconds)
+        )
         if not _give(answer):
             answer = _late(caller.submission)
         audit.record(tables, caller.command, caller.submission, answer.outcome, began=began)
@@ -87,7 +104,9 @@ def _give(answer: Answer) -> bool:
 
 
 def _tell(*lines: str) -> None:
-    """Tell the user, by the hook, which hands on what begins like this: so does every line of a message."""
+    """Tell the user, by the hook, which hands on what begins like this: so does every line of a
+    message.
+    """
     tell_user([part for line in lines for part in line.splitlines()], _PREFIX)
 
 
@@ -109,13 +128,19 @@ def _late(job: Submission) -> Answer:
     return Answer(lines=decided.lines(decision), outcome=audit.outcome(decision))
 
 
-def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Tables, until: float) -> Answer:
-    """Return what to change in the job: what is known of it already, else what sizing it says in time."""
+def _answer(
+    site_file: str, caller: Caller, process: int, tables: coverage.Tables, until: float
+) -> Answer:
+    """Return what to change in the job: what is known of it already, else what sizing it says in
+    time.
+    """
     from xmem_slurm.submission import answers  # noqa: PLC0415 - not for jobs that are left alone
 
     job = caller.submission
     found, complaints = settings.effective(job)
-    wanted = {field: value for field, value in settings.values(found).items() if field in _OF_THE_USER}
+    wanted = {
+        field: value for field, value in settings.values(found).items() if field in _OF_THE_USER
+    }
     _tell(*complaints, *unknown_words(job))
     name = answers.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
     kept = None if _is_set(job, "XMEM_FRESH") else answers.look_up(name, job)
@@ -124,9 +149,15 @@ def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Table
 
     def find(tell: Tell) -> Answer:
         answer = _whatever_happens(
-            lambda: _by_options(answer_to(job, _wishes(site_file, caller, tables, until, wanted), tell, name))
+            lambda: _by_options(
+                answer_to(job, _wishes(site_file, caller, tables, until, wanted), tell, name)
+            )
         )
-        return answer._replace(last="strict") if answer.last == "refuse" and wanted.get("strict") else answer
+        return (
+            answer._replace(last="strict")
+            if answer.last == "refuse" and wanted.get("strict")
+            else answer
+        )
 
     return detached.ask(find, process, until - _LAST_SECONDS, _tell) or _late(job)
 
@@ -147,25 +178,39 @@ def _is_covered(caller: Caller, tables: coverage.Tables) -> bool:
     """Whether the site wants the job to be looked at, and its owner does not want it left alone."""
     job, request = caller.submission, caller.submission.request
     comment = (request.value("comment") or "").split()
-    words = {*own_words(job), *(word.removeprefix("xmem:") for word in comment if word.startswith("xmem:"))}
-    if request.others or job.command_line.has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
+    words = {
+        *own_words(job),
+        *(word.removeprefix("xmem:") for word in comment if word.startswith("xmem:")),
+    }
+    if (
+        request.others
+        or job.command_line.has("test-only")
+        or _is_set(job, "XMEM_OFF")
+        or "off" in words
+    ):
         return False
     if request.for_another_user:
         return False
     opted_in = _is_set(job, "XMEM_ON") or "on" in words
     try:
         account = request.value("account")
-        covered = coverage.has_job(tables, caller.command, account, request.partitions, opted_in=opted_in)
+        covered = coverage.has_job(
+            tables, caller.command, account, request.partitions, opted_in=opted_in
+        )
     except (TypeError, AttributeError):
         return True  # what is wrong with the file is said where it is checked
     return covered and refusal(job) is None
 
 
-def _wishes(site_file: str, caller: Caller, tables: coverage.Tables, until: float, wanted: Mapping[str, Any]) -> Wishes:
-    """Return what the site wants of the filter, and what of the user's own wishes (`wanted`) it can heed.
+def _wishes(
+    site_file: str, caller: Caller, tables: coverage.Tables, until: float, wanted: Mapping[str, Any]
+) -> Wishes:
+    """Return what the site wants of the filter, and what of the user's own wishes (`wanted`) it can
+    heed.
 
-    A dry run may take longer than the hook waits: the next submission has its answer. Its turn is waited for no longer.
-    What srun and salloc run gets no share of a GPU: its limit is a variable, and salloc has no option that sets one.
+    A dry run may take longer than the hook waits: the next submission has its answer. Its turn is
+    waited for no longer. What srun and salloc run gets no share of a GPU: its limit is a variable,
+    and salloc has no option that sets one.
     """
     return Wishes(
         **wanted,
@@ -182,19 +227,26 @@ def _is_set(job: Submission, variable: str) -> bool:
 
 
 def _changes(before: Submission, after: Submission) -> Mapping[str, str]:
-    """Return what differs, as options of sbatch; the hook can set variables of the job by --export only.
+    """Return what differs, as options of sbatch; the hook can set variables of the job by --export
+    only.
 
     Raises:
-        UsageError: a variable cannot be given that way, or the script itself would have to be changed.
+        UsageError: a variable cannot be given that way, or the script itself would have to be
+            changed.
     """
     for step, changed in zip(job_steps.own_steps(before), job_steps.own_steps(after), strict=True):
         if step.value != changed.value:
             raise UsageError(
-                f"line {step.line} of the script: {step.text} would have to be changed, too; xsbatch can do that"
+                f"line {step.line} of the script: {step.text} would have to be changed, too; "
+                "xsbatch can do that"
             )
     old, new = before.request, after.request
-    options = {name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)}
-    variables = {name: value for name, value in after.environ.items() if before.environ.get(name) != value}
+    options = {
+        name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)
+    }
+    variables = {
+        name: value for name, value in after.environ.items() if before.environ.get(name) != value
+    }
     variables = {name: value for name, value in variables.items() if not name.startswith("SBATCH_")}
     if variables:
         options["export"] = folding.export(old, variables)

@@ -1,4 +1,6 @@
-"""The first step of the site-wide filter: whom the site file leaves alone waits for nothing but the reading of it."""
+"""The first step of the site-wide filter: whom the site file leaves alone waits for nothing but the
+reading of it.
+"""
 
 import sys
 import time
@@ -20,7 +22,9 @@ def main() -> None:
 
 
 def _waiting(began: str = "", seconds: str = "inf") -> tuple[float, float]:
-    """Return when the hook began, by the monotonic clock, and how many seconds it waits; a hook may not say."""
+    """Return when the hook began, by the monotonic clock, and how many seconds it waits; a hook may
+    not say.
+    """
     now = time.monotonic()
     try:
         with open("/proc/uptime", encoding="ascii") as file:  # noqa: PTH123 - nothing else here needs pathlib
@@ -30,7 +34,9 @@ def _waiting(began: str = "", seconds: str = "inf") -> tuple[float, float]:
 
 
 def answer(site_file: str, process: int, began: float | None = None, seconds: float = inf) -> None:
-    """Print the answer for the submission of this process id, as `changes.main` does; who asks begins now."""
+    """Print the answer for the submission of this process id, as `changes.main` does; who asks
+    begins now.
+    """
     began = time.monotonic() if began is None else began
     try:
         with open(site_file, "rb") as file:  # noqa: PTH123

@@ -1,8 +1,9 @@
-"""Which batch script runs this command here? A template is filled in, run dry, and asks for the GPU that fits.
+"""Which batch script runs this command here? A template is filled in, run dry, and asks for the GPU
+that fits.
 
-A script whose job cannot be run dry (a container, data that are not here, a machine without a sandbox) asks for the
-largest GPU that it can get, and says so; there is none for a command that cannot start anywhere. The points of a sweep
-that need the same GPU make one array.
+A script whose job cannot be run dry (a container, data that are not here, a machine without a
+sandbox) asks for the largest GPU that it can get, and says so; there is none for a command that
+cannot start anywhere. The points of a sweep that need the same GPU make one array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,9 @@ Size = Callable[[Sequence[Submission]], Sequence[Sizing | XmemError]]
 
 @dataclass(frozen=True)
 class Target:
-    """Where the job will be submitted: the site, the GPU of each of its options, and the environment."""
+    """Where the job will be submitted: the site, the GPU of each of its options, and the
+    environment.
+    """
 
     site: Site
     gpus: Mapping[str, Gpu]
@@ -61,14 +64,17 @@ def generate(
     target: Target,
     size: Size,
 ) -> list[Generated]:
-    """Return the scripts that run the commands of `points`, which have names: in a sweep one for each GPU option.
+    """Return the scripts that run the commands of `points`, which have names: in a sweep one for
+    each GPU option.
 
     Raises:
-        UsageError: the template has a mistake, a template without an array is given several commands, no nodes of the
-            site can run the job, or a command cannot start.
+        UsageError: the template has a mistake, a template without an array is given several
+            commands, no nodes of the site can run the job, or a command cannot start.
     """
     if len(points) > 1 and not template.array:
-        raise UsageError(f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)")
+        raise UsageError(
+            f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)"
+        )
     groups: dict[str, list[tuple[Sequence[str], _Need]]] = {}
     drafts = [draft(template, settings, command, target.environ) for _, command in points]
     for (label, command), job, sized in zip(points, drafts, size(drafts), strict=True):
@@ -79,7 +85,10 @@ def generate(
 
 
 def draft(
-    template: Template, settings: Mapping[str, int | str], command: Sequence[str], environ: Mapping[str, str]
+    template: Template,
+    settings: Mapping[str, int | str],
+    command: Sequence[str],
+    environ: Mapping[str, str],
 ) -> Submission:
     """Return the job of one command, which asks for no kind of GPU yet."""
     return _job(templates.render(template, settings, [command]), environ)
@@ -90,14 +99,17 @@ def _job(text: str, environ: Mapping[str, str]) -> Submission:
 
 
 def _need(job: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
-    """Return the option that a script asks for, and why; the largest there is where no need is known or none fits.
+    """Return the option that a script asks for, and why; the largest there is where no need is
+    known or none fits.
 
     Raises:
         UsageError: its command cannot start, or no nodes of the site can run it.
     """
     request = job.request
     if isinstance(sized, NoEstimate) and sized.fails:
-        raise UsageError(f"no script was made, as the command is likely to fail on any GPU: {sized}")
+        raise UsageError(
+            f"no script was made, as the command is likely to fail on any GPU: {sized}"
+        )
     if isinstance(sized, XmemError):
         largest = _largest(request, target)
         line = " ".join(str(sized).split())  # it becomes a comment of the script: one line
@@ -108,26 +120,39 @@ def _need(job: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
         largest = _largest(request, target)
         reason = f"no GPU that this job can get is large enough; {largest} is the largest"
         return _Need(largest, required, reason, [*lines, reason])
-    return _Need(sized.placement.choice, required, terminal.reason(sized), [*lines, terminal.reason(sized)])
+    return _Need(
+        sized.placement.choice, required, terminal.reason(sized), [*lines, terminal.reason(sized)]
+    )
 
 
 def _largest(request: Request, target: Target) -> str:
     names = candidates(demand_of(request, target.site), target.site, target.gpus)
     if not names:
         raise UsageError(
-            f"site {target.site.name} has no {request.nodes or 1} nodes of one kind with {request.gpus_per_node} GPUs"
+            f"site {target.site.name} has no {request.nodes or 1} nodes of one kind with "
+            f"{request.gpus_per_node} GPUs"
             " each that this job can get"
         )
     return max(names, key=lambda name: target.gpus[name].total_bytes)
 
 
 def _generated(
-    template: Template, settings: Mapping[str, int | str], group: Sequence[tuple[Sequence[str], _Need]], target: Target
+    template: Template,
+    settings: Mapping[str, int | str],
+    group: Sequence[tuple[Sequence[str], _Need]],
+    target: Target,
 ) -> Generated:
-    """Return the script of the commands that need the same; the one that needs the most speaks for them."""
+    """Return the script of the commands that need the same; the one that needs the most speaks for
+    them.
+    """
     needs = [each for _, each in group]
     need = max(needs, key=attrgetter("required_bytes"))
-    failed = [line for each in needs if each is not need and not each.required_bytes for line in each.lines]
+    failed = [
+        line
+        for each in needs
+        if each is not need and not each.required_bytes
+        for line in each.lines
+    ]
     text = templates.render(template, settings, [command for command, _ in group])
     site = target.site
     ready, _ = rewrite(

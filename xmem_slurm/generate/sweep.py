@@ -40,9 +40,14 @@ def read_csv(path: Path) -> list[Point]:
         raise UsageError(f"{path}: not a CSV file: {error}") from error
     for line, point in enumerate(points, 2):
         if "" in point or None in point.values():
-            raise UsageError(f"{path}: line {line}: {len(reader.fieldnames or [])} values are wanted, one for each key")
+            raise UsageError(
+                f"{path}: line {line}: {len(reader.fieldnames or [])} values are wanted, one for "
+                "each key"
+            )
     if not points:
-        raise UsageError(f"{path}: no points: the first line has the keys, each further line a point")
+        raise UsageError(
+            f"{path}: no points: the first line has the keys, each further line a point"
+        )
     return list(points)
 
 
@@ -52,14 +57,18 @@ def label(point: Point) -> str:
 
 
 def commands(command: Sequence[str], points: Sequence[Point]) -> list[list[str]]:
-    """Return the command of each point: every `{key}` in its words is the point's value; other braces stay.
+    """Return the command of each point: every `{key}` in its words is the point's value; other
+    braces stay.
 
     Raises:
         UsageError: a key stands nowhere in the command, so that its values would all run the same.
     """
     for key in points[0]:
         if not any(f"{{{key}}}" in word for word in command):
-            raise UsageError(f"the sweep's key '{key}' is not in the command; write {{{key}}} where its value goes")
+            raise UsageError(
+                f"the sweep's key '{key}' is not in the command; write {{{key}}} where its value "
+                "goes"
+            )
     return [[_filled(word, point) for word in command] for point in points]
 
 

@@ -1,9 +1,10 @@
 """Which job templates are there, what can be set in each, and what do they give?
 
-A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which goes first, or in the
-site's. Its first comment is TOML: `about`, whether it makes an `array`, and its variables, each with what it is and a
-default (without one it must be set; a default that is a whole number wants a whole number). The variables of
-`_head.sh.j2` are every template's. Beside its variables a template is given
+A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which
+goes first, or in the site's. Its first comment is TOML: `about`, whether it makes an `array`, and
+its variables, each with what it is and a default (without one it must be set; a default that is a
+whole number wants a whole number). The variables of `_head.sh.j2` are every template's. Beside its
+variables a template is given
 
     command     the command line, one line of shell; in an array that of the first task
     commands    in an array: all of them
@@ -66,14 +67,21 @@ class Template:
 
 
 def folders(own: Path | None, site: Path | None = None) -> list[Path]:
-    """Return where templates are looked for: the user's own folder, then the site's, then those that ship."""
+    """Return where templates are looked for: the user's own folder, then the site's, then those
+    that ship.
+    """
     shipped = resources.tree("templates") / "jobs"
-    theirs = [place for place in resources.template_places("jobs", site) if place.is_dir() or place == shipped]
+    theirs = [
+        place
+        for place in resources.template_places("jobs", site)
+        if place.is_dir() or place == shipped
+    ]
     return [own, *theirs] if own is not None else theirs
 
 
 def available(places: Sequence[Path]) -> list[Template]:
-    """Return every template by name; one in an earlier folder stands before one of the same name in a later.
+    """Return every template by name; one in an earlier folder stands before one of the same name in
+    a later.
 
     Raises:
         UsageError: a folder is none, or a template's first comment is not as it should be.
@@ -86,7 +94,9 @@ def available(places: Sequence[Path]) -> list[Template]:
             templates.setdefault(path.name.removesuffix(SUFFIX), path)
     shared = _header(templates[_HEAD]).variable
     return [
-        _template(name, path, shared, places) for name, path in sorted(templates.items()) if not name.startswith("_")
+        _template(name, path, shared, places)
+        for name, path in sorted(templates.items())
+        if not name.startswith("_")
     ]
 
 
@@ -106,14 +116,17 @@ def values(template: Template, settings: Sequence[str]) -> dict[str, int | str]:
     """Return the value of every variable, from `key=value` settings and the defaults.
 
     Raises:
-        UsageError: a setting names no variable (the message lists them) or has a value of the wrong kind, or a variable
-            without a default is not set.
+        UsageError: a setting names no variable (the message lists them) or has a value of the wrong
+            kind, or a variable without a default is not set.
     """
     given: dict[str, int | str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if key not in template.variables or not equals:
-            raise UsageError(f"--set {setting}: write key=value; {template.name} has {', '.join(template.variables)}")
+            raise UsageError(
+                f"--set {setting}: write key=value; {template.name} has "
+                f"{', '.join(template.variables)}"
+            )
         if not value.isprintable():
             raise UsageError(f"--set {key}: a value is one line of printable characters")
         default = template.variables[key].default
@@ -121,7 +134,9 @@ def values(template: Template, settings: Sequence[str]) -> dict[str, int | str]:
             least = min(default, 1)  # what is 0 unless it is set may be 0
             if not value.isdecimal() or int(value) < least:
                 what = f"a whole number from {least} on"
-                raise UsageError(f"--set {setting}: {key} is {what}: {template.variables[key].about}")
+                raise UsageError(
+                    f"--set {setting}: {key} is {what}: {template.variables[key].about}"
+                )
             given[key] = int(value)
         else:
             given[key] = value
@@ -134,16 +149,25 @@ def values(template: Template, settings: Sequence[str]) -> dict[str, int | str]:
     return filled
 
 
-def render(template: Template, settings: Mapping[str, int | str], commands: Sequence[Sequence[str]]) -> str:
+def render(
+    template: Template, settings: Mapping[str, int | str], commands: Sequence[Sequence[str]]
+) -> str:
     """Return the script that runs `commands`: all of them as an array, or the only one.
 
     Raises:
         UsageError: the template has a mistake; names file and line.
     """
     lines = [shlex.join(command) for command in commands]
-    values = {**settings, "command": lines[0], "commands": lines, "torchrun": _for_torchrun(commands[0])}
+    values = {
+        **settings,
+        "command": lines[0],
+        "commands": lines,
+        "torchrun": _for_torchrun(commands[0]),
+    }
     filters = {"sh": lambda value: shlex.quote(str(value))}
-    return resources.render(template.places, template.path.name, values, filters=filters, sandboxed=True)
+    return resources.render(
+        template.places, template.path.name, values, filters=filters, sandboxed=True
+    )
 
 
 def describe(template: Template) -> str:
@@ -151,7 +175,9 @@ def describe(template: Template) -> str:
     head, _, body = template.path.read_text(encoding="utf-8").partition("#}\n")
     lines = [f"{template.name}: {template.about}", f"{template.path}", ""]
     for key, variable in template.variables.items():
-        setting = f"{key} (must be set)" if variable.default is None else f"{key} = {variable.default}"
+        setting = (
+            f"{key} (must be set)" if variable.default is None else f"{key} = {variable.default}"
+        )
         lines.append(f"  {setting:24} {variable.about}")
     return "\n".join([*lines, "", (body or head).rstrip()])
 
@@ -161,7 +187,9 @@ def _for_torchrun(command: Sequence[str]) -> str:
     return shlex.join(command[1:] if is_python else ["--no-python", *command])
 
 
-def _template(name: str, path: Path, shared: Mapping[str, Variable], places: Sequence[Path]) -> Template:
+def _template(
+    name: str, path: Path, shared: Mapping[str, Variable], places: Sequence[Path]
+) -> Template:
     header = _header(path)
     return Template(name, path, header.about, header.array, {**shared, **header.variable}, places)
 
@@ -171,4 +199,6 @@ def _header(path: Path) -> Header:
     try:
         return Header.model_validate(tomllib.loads(comment[1]) if comment is not None else {})
     except (ValueError, ValidationError) as error:
-        raise UsageError(f"{path}: its first comment must be TOML with 'about' and [variable]: {error}") from error
+        raise UsageError(
+            f"{path}: its first comment must be TOML with 'about' and [variable]: {error}"
+        ) from error

@@ -24,7 +24,9 @@ def create_database(programs: Mapping[str, str], around: Surroundings) -> None:
 
 
 def mariadbd_command(programs: Mapping[str, str], around: Surroundings) -> list[str]:
-    """Return the command line of the database: loopback only, small, and fast rather than durable."""
+    """Return the command line of the database: loopback only, small, and fast rather than
+    durable.
+    """
     return [
         programs["mariadbd"],
         "--no-defaults",
@@ -35,8 +37,9 @@ def mariadbd_command(programs: Mapping[str, str], around: Surroundings) -> list[
         "--bind-address=127.0.0.1",
         f"--port={around.ports['mariadbd']}",
         "--skip-name-resolve",
-        # slurmdbd recommends 1 GiB and 900 s (_check_database_variables, accounting_storage_mysql.c, Slurm 22.05). Few
-        # jobs need no such buffer; its log says that the size is not the recommended one, and it goes on.
+        # slurmdbd recommends 1 GiB and 900 s (_check_database_variables,
+        # accounting_storage_mysql.c, Slurm 22.05). Few jobs need no such buffer; its log says that
+        # the size is not the recommended one, and it goes on.
         "--innodb-buffer-pool-size=128M",
         "--innodb-lock-wait-timeout=900",
         "--innodb-flush-log-at-trx-commit=0",
@@ -46,7 +49,12 @@ def mariadbd_command(programs: Mapping[str, str], around: Surroundings) -> list[
 def grant(programs: Mapping[str, str], around: Surroundings) -> None:
     """Make slurmdbd's database and user; the password goes through stdin, out of sight of `ps`."""
     _run(
-        [programs["mariadb"], "--no-defaults", f"--socket={around.folder / 'run' / 'mysql.sock'}", "--user=root"],
+        [
+            programs["mariadb"],
+            "--no-defaults",
+            f"--socket={around.folder / 'run' / 'mysql.sock'}",
+            "--user=root",
+        ],
         around.folder,
         stdin=(
             "create database slurm_acct_db;"
@@ -62,10 +70,21 @@ def add_cluster(programs: Mapping[str, str], folder: Path, name: str) -> None:
 
 
 def _run(command: Sequence[str], folder: Path, stdin: str = "") -> None:
-    environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+    environment = {
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    }
     done = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, cwd=folder, env=environment
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=environment,
     )
     if done.returncode:
-        last_line = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        last_line = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[
+            -1
+        ]
         raise LabError(f"{Path(command[0]).name} failed: {last_line}")

@@ -19,7 +19,8 @@ from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import hostlist
 
 _RECORDS = "records"
-# For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends is seen at once.
+# For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends
+# is seen at once.
 _START_SECONDS = 90.0
 _POLL_SECONDS = 0.03
 _SINFO_SECONDS = 10.0
@@ -37,7 +38,8 @@ class Lab:
 class Status:
     """Whether a lab is up, and of what it is made.
 
-    `daemons` says of each whether it runs; `nodes` gives each node's state in Slurm's words. Both empty: no lab at all.
+    `daemons` says of each whether it runs; `nodes` gives each node's state in Slurm's words. Both
+    empty: no lab at all.
     """
 
     folder: Path
@@ -46,15 +48,19 @@ class Status:
     nodes: Mapping[str, str]
 
 
-def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str, str] | None = None) -> Lab:
+def up(
+    site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str, str] | None = None
+) -> Lab:
     """Bring up a cluster like `site` in `folder`, every node idle; at once if it is there already.
 
-    `hooks` has the text of `cli_filter.lua` and `job_submit.lua`, where Slurm is to have them.
-    A lab some of whose daemons died, or whose start was killed, is ended and started anew, its queue lost.
+    `hooks` has the text of `cli_filter.lua` and `job_submit.lua`, where Slurm is to have them. A
+    lab some of whose daemons died, or whose start was killed, is ended and started anew, its queue
+    lost.
 
     Raises:
-        LabError: programs are missing, the folder is not the lab's, another site's lab runs there, or a daemon failed;
-            nothing of the failed lab is left, and the message has the daemon's last words.
+        LabError: programs are missing, the folder is not the lab's, another site's lab runs there,
+            or a daemon failed; nothing of the failed lab is left, and the message has the daemon's
+            last words.
     """
     folder = ground.normal(folder)
     paths = programs.find(accounting=accounting)
@@ -67,7 +73,8 @@ def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str
             wanted = (site.model_dump(mode="json"), accounting, tuple(hooks or ()))
             if (running.site, running.accounting, running.hooks) != wanted:
                 raise LabError(
-                    f"another lab (site, accounting or hooks differ) runs in {folder}; `xmem-slurm lab down` ends it"
+                    f"another lab (site, accounting or hooks differ) runs in {folder}; `xmem-slurm "
+                    "lab down` ends it"
                 )
             return Lab(folder, running.nodes)
         try:
@@ -83,7 +90,8 @@ def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str
 
 
 def down(folder: Path) -> None:
-    """End everything that runs in the lab, jobs included, and remove the folder; nothing there is fine.
+    """End everything that runs in the lab, jobs included, and remove the folder; nothing there is
+    fine.
 
     Raises:
         LabError: the folder is not a lab's or not this user's, or a process does not end.
@@ -106,11 +114,14 @@ def status(folder: Path) -> Status:
     daemons = {daemon: bool(processes.alive(folder, daemon)) for daemon in record.daemons}
     answers = daemons["slurmctld"] and daemons["munged"]
     nodes = _node_states(folder, programs.find(accounting=False)["sinfo"]) if answers else {}
-    return Status(folder, running=record.ready and all(daemons.values()), daemons=daemons, nodes=nodes)
+    return Status(
+        folder, running=record.ready and all(daemons.values()), daemons=daemons, nodes=nodes
+    )
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables that point Slurm's commands at the lab. munge's socket needs none: slurm.conf names it.
+    """Return the variables that point Slurm's commands at the lab. munge's socket needs none:
+    slurm.conf names it.
 
     Raises:
         LabError: no lab runs there.
@@ -122,7 +133,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def records(folder: Path) -> Path:
-    """Return where xmem-slurm keeps this user's records while they work with the lab (as XDG_STATE_HOME)."""
+    """Return where xmem-slurm keeps this user's records while they work with the lab (as
+    XDG_STATE_HOME).
+    """
     return ground.normal(folder) / _RECORDS / str(os.geteuid())
 
 
@@ -133,8 +146,11 @@ def _running(folder: Path) -> ground.Record | None:
     return record if all(processes.alive(folder, daemon) for daemon in record.daemons) else None
 
 
-def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str], around: Surroundings) -> Lab:
-    """Write the folder and start every daemon, each after those it needs; return the lab once all nodes are idle.
+def _start(
+    site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str], around: Surroundings
+) -> Lab:
+    """Write the folder and start every daemon, each after those it needs; return the lab once all
+    nodes are idle.
 
     Raises:
         LabError: one did not start in time; says its last words.
@@ -142,7 +158,12 @@ def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str],
     folder = around.folder
     nodes = tuple(name for members in names for name in members)
     slurmds = {f"slurmd.{node}": [paths["slurmd"], "-D", "-N", node] for node in nodes}
-    daemons = ("munged", *(("mariadbd", "slurmdbd") if around.accounting else ()), "slurmctld", *slurmds)
+    daemons = (
+        "munged",
+        *(("mariadbd", "slurmdbd") if around.accounting else ()),
+        "slurmctld",
+        *slurmds,
+    )
     record = ground.Record(
         ready=False,
         site=site.model_dump(mode="json"),
@@ -168,7 +189,11 @@ def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str],
     _wait(folder, ["slurmctld"], lambda: _listens(around, "slurmctld"))
     for daemon, command in slurmds.items():
         processes.start(folder, daemon, command)
-    _wait(folder, daemons, lambda: _node_states(folder, paths["sinfo"]) == dict.fromkeys(nodes, "idle"))
+    _wait(
+        folder,
+        daemons,
+        lambda: _node_states(folder, paths["sinfo"]) == dict.fromkeys(nodes, "idle"),
+    )
     ground.write_record(folder, replace(record, ready=True))
     return Lab(folder, nodes)
 
@@ -199,7 +224,8 @@ def _munged_command(paths: Mapping[str, str], folder: Path) -> list[str]:
     return [
         paths["munged"],
         "--foreground",
-        "--force",  # a folder that some group may write to, above the lab, is worth a warning, not a refusal
+        # a folder that some group may write to, above the lab, is worth a warning, not a refusal
+        "--force",
         f"--key-file={run / 'munge.key'}",
         f"--socket={run / 'munge.socket'}",
         f"--pid-file={run / 'munged.pid'}",
@@ -234,10 +260,15 @@ def _listens(around: Surroundings, daemon: str) -> bool:
 def _wait(folder: Path, daemons: Sequence[str], ready: Callable[[], bool]) -> None:
     until = time.monotonic() + _START_SECONDS
     while not ready():
-        dead = next((daemon for daemon in daemons if processes.alive(folder, daemon) is False), None)
+        dead = next(
+            (daemon for daemon in daemons if processes.alive(folder, daemon) is False), None
+        )
         if dead is not None:
             raise LabError(f"{dead} ended at once: {processes.last_words(folder, dead)}")
         if time.monotonic() > until:
             last_line = processes.last_words(folder, daemons[-1])
-            raise LabError(f"{daemons[-1]} was not ready after {_START_SECONDS:.0f} s; its last line: {last_line}")
+            raise LabError(
+                f"{daemons[-1]} was not ready after {_START_SECONDS:.0f} s; its last line: "
+                f"{last_line}"
+            )
         time.sleep(_POLL_SECONDS)

@@ -19,7 +19,8 @@ _UNFINISHED = "xmem-lab.json.new"
 
 @dataclass(frozen=True)
 class Record:
-    """What `xmem-lab.json` says of the lab: the site it mirrors (as JSON), its options, nodes and daemons.
+    """What `xmem-lab.json` says of the lab: the site it mirrors (as JSON), its options, nodes and
+    daemons.
 
     `ready` once every node was idle; a lab without it is one whose `up` was killed.
     """
@@ -35,8 +36,8 @@ class Record:
 def default() -> Path:
     """Return the folder of this user's lab: XMEM_LAB, or one in /tmp.
 
-    Not below XDG_RUNTIME_DIR: that goes away with the last login, and other users' jobs could not reach it. Not below
-    TMPDIR either: paths of sockets must be short.
+    Not below XDG_RUNTIME_DIR: that goes away with the last login, and other users' jobs could not
+    reach it. Not below TMPDIR either: paths of sockets must be short.
     """
     return Path(os.environ.get("XMEM_LAB") or f"/tmp/xmem-lab-{os.getuid()}")  # noqa: S108 - `claim` checks its owner
 
@@ -51,13 +52,16 @@ def claim(folder: Path) -> Iterator[None]:
     """Make the folder if it is not there, and keep other `up` and `down` out of it meanwhile.
 
     Raises:
-        LabError: it cannot be made, others can write to it, or it holds something that is not a lab.
+        LabError: it cannot be made, others can write to it, or it holds something that is not a
+            lab.
     """
     while True:
         try:
             if not folder.exists():
                 folder.mkdir()
-                folder.chmod(0o755)  # whatever the umask: a job's user and munge's clients must get in
+                folder.chmod(
+                    0o755
+                )  # whatever the umask: a job's user and munge's clients must get in
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileExistsError:
             continue
@@ -69,11 +73,17 @@ def claim(folder: Path) -> Iterator[None]:
             # Whoever held the lock before may have removed the folder.
             if not folder.exists() or folder.stat().st_ino != held.st_ino:
                 continue
-            if held.st_uid != os.getuid() or stat.S_IMODE(held.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-                raise LabError(f"{folder} is not this user's alone; name another folder with XMEM_LAB")
+            if held.st_uid != os.getuid() or stat.S_IMODE(held.st_mode) & (
+                stat.S_IWGRP | stat.S_IWOTH
+            ):
+                raise LabError(
+                    f"{folder} is not this user's alone; name another folder with XMEM_LAB"
+                )
             inside = {entry.name for entry in folder.iterdir()}
             if inside and not inside & {_RECORD, _UNFINISHED}:
-                raise LabError(f"{folder} is not empty and not a lab's; name another folder with XMEM_LAB")
+                raise LabError(
+                    f"{folder} is not empty and not a lab's; name another folder with XMEM_LAB"
+                )
             yield
             return
         finally:
@@ -91,7 +101,9 @@ def read_record(folder: Path) -> Record | None:
     """Return what the folder says of its lab; None if there is none, or none that can be read."""
     try:
         fields = json.loads((folder / _RECORD).read_text())
-        return Record(**fields | {name: tuple(fields[name]) for name in ("nodes", "daemons", "hooks")})
+        return Record(
+            **fields | {name: tuple(fields[name]) for name in ("nodes", "daemons", "hooks")}
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -110,7 +122,8 @@ def make(path: Path, mode: int) -> None:
 
 
 def clear(folder: Path) -> None:
-    """End the lab's processes and empty the folder. The record goes last: until then it is known as a lab's.
+    """End the lab's processes and empty the folder. The record goes last: until then it is known as
+    a lab's.
 
     Raises:
         LabError: a process does not end.

@@ -1,13 +1,16 @@
 """Which processes are the lab's own, how one is started, and how all of them end.
 
-Note [Whose process is it]
-A pid in a file may be anybody's by now, so no process is judged by its pid. A process belongs to a lab if
-- its environment has `XMEM_LAB_FOLDER=FOLDER`: only `start` sets that, and jobs do not inherit it from slurmd; or
-- its environment has the lab's SLURM_CONF and a SLURMD_NODENAME: it was started by a job of the lab (SLURM_CONF alone
-  is not enough: the user's own shell has it under `lab exec`); or
-- it is called slurmstepd and has a log of the lab open: slurmstepd overwrites its environment with its title; or
+Note [Whose process is it] A pid in a file may be anybody's by now, so no process is judged by its
+pid. A process belongs to a lab if - its environment has `XMEM_LAB_FOLDER=FOLDER`: only `start` sets
+that, and jobs do not inherit it
+  from slurmd; or
+- its environment has the lab's SLURM_CONF and a SLURMD_NODENAME: it was started by a job of the lab
+  (SLURM_CONF alone is not enough: the user's own shell has it under `lab exec`); or
+- it is called slurmstepd and has a log of the lab open: slurmstepd overwrites its environment with
+  its title; or
 - one of its ancestors does.
-Environments of other users' processes can be read by root only, and only root's labs have such processes.
+Environments of other users' processes can be read by root only, and only root's labs have such
+processes.
 """
 
 import os
@@ -30,17 +33,30 @@ _POLL_SECONDS = 0.02
 
 
 def start(folder: Path, name: str, command: Sequence[str]) -> None:
-    """Start a daemon in a session of its own, its output in `log/NAME.out` and its pid in `pid/NAME`.
+    """Start a daemon in a session of its own, its output in `log/NAME.out` and its pid in
+    `pid/NAME`.
 
-    `command` must stay in the foreground. The shell in between writes the pid and becomes the daemon; `setsid --fork`
-    leaves no child behind that the caller would have to wait for.
+    `command` must stay in the foreground. The shell in between writes the pid and becomes the
+    daemon; `setsid --fork` leaves no child behind that the caller would have to wait for.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
-    marked = inherited | {"SLURM_CONF": str(folder / "slurm.conf"), FOLDER_MARK: str(folder), DAEMON_MARK: name}
+    marked = inherited | {
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        FOLDER_MARK: str(folder),
+        DAEMON_MARK: name,
+    }
     (folder / "pid" / name).unlink(missing_ok=True)
     with (folder / "log" / f"{name}.out").open("ab") as output:
         subprocess.run(
-            ["setsid", "--fork", "/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(folder / "pid" / name), *command],
+            [
+                "setsid",
+                "--fork",
+                "/bin/sh",
+                "-c",
+                'echo $$ >"$0" && exec "$@"',
+                str(folder / "pid" / name),
+                *command,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -51,7 +67,9 @@ def start(folder: Path, name: str, command: Sequence[str]) -> None:
 
 
 def alive(folder: Path, name: str) -> bool | None:
-    """Tell whether the daemon runs; None while nobody can say: it has no pid yet, or is in the middle of an exec."""
+    """Tell whether the daemon runs; None while nobody can say: it has no pid yet, or is in the
+    middle of an exec.
+    """
     try:
         process = psutil.Process(int((folder / "pid" / name).read_text()))
         marks = process.environ()
@@ -69,7 +87,10 @@ def alive(folder: Path, name: str) -> bool | None:
 def last_words(folder: Path, name: str) -> str:
     """Return the line of the daemon's output that most likely says why it ended."""
     try:
-        lines = [line.strip() for line in (folder / "log" / f"{name}.out").read_text(errors="replace").splitlines()]
+        lines = [
+            line.strip()
+            for line in (folder / "log" / f"{name}.out").read_text(errors="replace").splitlines()
+        ]
     except FileNotFoundError:
         return "it left no log"
     lines = [line for line in lines if line]
@@ -89,7 +110,8 @@ def end_all(folder: Path) -> None:
     asked: set[psutil.Process] = set()
     empty_looks = 0
     while empty_looks < 2:  # one look can miss a process that is in the middle of an exec
-        # What was seen once stays known: a task whose parents are gone may have nothing left that tells whose it is.
+        # What was seen once stays known: a task whose parents are gone may have nothing left that
+        # tells whose it is.
         known |= _members(folder)
         left = {process for process in known if _running(process)}
         empty_looks = 0 if left else empty_looks + 1
@@ -125,7 +147,10 @@ def _belongs(process: psutil.Process, folder: Path) -> bool:
         environment = process.environ()
         if environment.get(FOLDER_MARK) == str(folder):
             return True
-        if environment.get("SLURM_CONF") == str(folder / "slurm.conf") and "SLURMD_NODENAME" in environment:
+        if (
+            environment.get("SLURM_CONF") == str(folder / "slurm.conf")
+            and "SLURMD_NODENAME" in environment
+        ):
             return True
         if not _name(process).startswith("slurmstepd"):
             return False

@@ -50,7 +50,11 @@ def find(*, accounting: bool) -> dict[str, str]:
     """
     path = os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
     wanted = _ALWAYS + (_ACCOUNTING if accounting else ())
-    paths = {program.name: where for program in wanted if (where := shutil.which(program.name, path=path))}
+    paths = {
+        program.name: where
+        for program in wanted
+        if (where := shutil.which(program.name, path=path))
+    }
     missing = [program for program in wanted if program.name not in paths]
     if missing:
         names = ", ".join(program.name for program in missing)
@@ -58,7 +62,8 @@ def find(*, accounting: bool) -> dict[str, str]:
         rhel = " ".join(dict.fromkeys(program.rhel for program in missing))
         raise LabError(
             f"the lab runs a real Slurm, and these programs are not installed: {names}\n"
-            f"Debian: apt-get install --no-install-recommends {debian}; RHEL: dnf install {rhel} (from EPEL)"
+            f"Debian: apt-get install --no-install-recommends {debian}; RHEL: dnf install {rhel} "
+            "(from EPEL)"
         )
     return paths
 
@@ -72,8 +77,13 @@ def slurm_version(slurmctld: str) -> tuple[str, Version]:
     printed = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, check=False)
     match = re.search(r"\b(\d+)\.(\d+)\.\S+", printed.stdout)
     if match is None:
-        raise LabError(f"{slurmctld} -V does not tell its version: {(printed.stderr or printed.stdout).strip()}")
+        raise LabError(
+            f"{slurmctld} -V does not tell its version: "
+            f"{(printed.stderr or printed.stdout).strip()}"
+        )
     version = int(match[1]), int(match[2])
     if version < OLDEST:
-        raise LabError(f"{slurmctld} is Slurm {match[0]}; the lab needs {OLDEST[0]}.{OLDEST[1]:02} or newer")
+        raise LabError(
+            f"{slurmctld} is Slurm {match[0]}; the lab needs {OLDEST[0]}.{OLDEST[1]:02} or newer"
+        )
     return match[0], version

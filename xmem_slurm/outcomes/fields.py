@@ -1,7 +1,8 @@
-"""What may stand in a line that somebody's job has written? Words, names, sizes and times that nobody stumbles over.
+"""What may stand in a line that somebody's job has written? Words, names, sizes and times that
+nobody stumbles over.
 
-Each function returns the value as it is, or raises ValueError. A number of Python's JSON may also be NaN, an infinity,
-or an integer that no float can hold.
+Each function returns the value as it is, or raises ValueError. A number of Python's JSON may also
+be NaN, an infinity, or an integer that no float can hold.
 """
 
 import re
@@ -21,7 +22,9 @@ def word(value: Any) -> str:
 
 
 def name(value: Any) -> str:
-    """Return what a GPU or a request is called: one line of what can be shown; who writes it into a file quotes it."""
+    """Return what a GPU or a request is called: one line of what can be shown; who writes it into a
+    file quotes it.
+    """
     if not isinstance(value, str) or len(value) > _MOST_NAME or not value.isprintable():
         raise ValueError("no name")
     return value

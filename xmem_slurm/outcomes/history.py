@@ -1,7 +1,8 @@
 """Did this very script run out of GPU memory before, and how much does it need at least?
 
-By the outcomes of jobs with the same script and arguments (`records.key_of_run`). An OOM counts as long as no later job
-of the script ran to its end in what was too little, and came as far; a later one that took more says how much it is.
+By the outcomes of jobs with the same script and arguments (`records.key_of_run`). An OOM counts as
+long as no later job of the script ran to its end in what was too little, and came as far; a later
+one that took more says how much it is.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ _MORE = 2 * MIB
 
 
 def _too_little(outcome: JobOutcome) -> int:
-    """Return what is too little: what there was, and no less than there was thought to be on such a GPU.
+    """Return what is too little: what there was, and no less than there was thought to be on such a
+    GPU.
 
     More than was thought may lie on it beside the allocator, and does so the next time, too.
     """
@@ -26,13 +28,17 @@ def _too_little(outcome: JobOutcome) -> int:
 
 
 def ran_out(job: Submission) -> RanOut | None:
-    """Return what is known of the script of a job that ran out; None where it did not, or nothing is kept of it."""
+    """Return what is known of the script of a job that ran out; None where it did not, or nothing
+    is kept of it.
+    """
     try:
         place = records.folder()
         if not place.is_dir():
             return None
         key = records.key_of_run(job, place)
-        return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key])
+        return of_script(
+            [each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key]
+        )
     except OSError:
         return None
 
@@ -67,7 +73,8 @@ def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
 def _came_as_far(later: JobOutcome, counts: JobOutcome) -> bool:
     """Whether a job took what was predicted of it, or what the one that ran out had by then.
 
-    One that took less may have ended before its peak, in a way that no recorder sees (`raise SystemExit(1)`).
+    One that took less may have ended before its peak, in a way that no recorder sees (`raise
+    SystemExit(1)`).
     """
     predicted = later.prediction.reserved_bytes if later.prediction is not None else 0
     return later.device.reserved >= min(counts.device.reserved, predicted or counts.device.reserved)
@@ -79,14 +86,18 @@ def _is_predicted(outcome: JobOutcome) -> bool:
 
 def _lacked(outcome: JobOutcome, needed_bytes: int, *, of_peak: bool) -> float | None:
     predicted = outcome.prediction
-    base = 0 if predicted is None else predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
+    base = (
+        0 if predicted is None else predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
+    )
     return needed_bytes / base - 1 if base else None
 
 
 def _given(outcome: JobOutcome) -> str:
     """Return what the GPU is called where the job asked for it, else its own name."""
     given = outcome.prediction.given if outcome.prediction is not None else ()
-    kinds = [entry.split(":")[1] for entry in given if entry.count(":") == 2 and ":any:" not in entry]
+    kinds = [
+        entry.split(":")[1] for entry in given if entry.count(":") == 2 and ":any:" not in entry
+    ]
     return kinds[0] if kinds else outcome.device.name
 
 

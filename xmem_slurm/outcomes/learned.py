@@ -1,4 +1,6 @@
-"""Which margins did jobs here teach (`learning`)? The user's own go before the site's, and both before what ships."""
+"""Which margins did jobs here teach (`learning`)? The user's own go before the site's, and both
+before what ships.
+"""
 
 import json
 import tomllib
@@ -28,9 +30,13 @@ def files(site: Site | None) -> list[Path]:
 
 
 def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargin]:
-    """Return what the files say, the nearest first; `tell` takes a line on each that is there and cannot be read."""
+    """Return what the files say, the nearest first; `tell` takes a line on each that is there and
+    cannot be read.
+    """
     own, *of_site = files(site)
-    readers: list[tuple[Path, Callable[[], bytes]]] = [(own, lambda: own_files.read(own, MOST_BYTES))]
+    readers: list[tuple[Path, Callable[[], bytes]]] = [
+        (own, lambda: own_files.read(own, MOST_BYTES))
+    ]
     readers += [(path, path.read_bytes) for path in of_site]
     found: list[LearnedMargin] = []
     for path, read in readers:
@@ -42,7 +48,9 @@ def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargi
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or f"not as `learn` writes it: {error}"
+            why = (
+                isinstance(error, OSError) and error.strerror
+            ) or f"not as `learn` writes it: {error}"
             tell(f"{path}: its margins are left out until `xmem-slurm learn` writes it anew: {why}")
     return found
 
@@ -68,13 +76,18 @@ def parse(text: str) -> list[LearnedMargin]:
 
 def _margin(entry: Mapping[str, Any], whose: str) -> Margin:
     share, probability = fields.number(entry["share"]), fields.number(entry["probability"], 1)
-    return Margin(share, probability, fields.size(entry["runs"]), fields.size(entry["scripts"]), of=whose)
+    return Margin(
+        share, probability, fields.size(entry["runs"]), fields.size(entry["scripts"]), of=whose
+    )
 
 
 def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
     """Return the text of a file; `made` is a date."""
     lines = [
-        "# Margins that jobs taught: what to add to the peak of an estimate, as a share of it. Written by",
+        (
+            "# Margins that jobs taught: what to add to the peak of an estimate, as a share of it. "
+            "Written by"
+        ),
         "# `xmem-slurm learn`; do not edit. docs/administrators.md says what the rule is.",
         "schema_version = 1",
         f"jobs = {_string(whose)}",
@@ -82,7 +95,10 @@ def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
     ]
     for each in found:
         lines += ["", "[[learned]]", f"engine = {_string(each.engine)}"]
-        lines += [f"{name} = {_strings(values)}" for name, values in (("gpus", each.gpus), ("unseen", each.unseen))]
+        lines += [
+            f"{name} = {_strings(values)}"
+            for name, values in (("gpus", each.gpus), ("unseen", each.unseen))
+        ]
         lines += [f"share = {each.margin.share:.4f}", f"probability = {each.margin.probability}"]
         lines += [f"runs = {each.margin.runs}", f"scripts = {each.margin.models}"]
     return "\n".join([*lines, ""])
@@ -93,4 +109,6 @@ def _strings(values: Iterable[str]) -> str:
 
 
 def _string(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)  # what can be shown (`fields.name`) is TOML so, too
+    return json.dumps(
+        value, ensure_ascii=False
+    )  # what can be shown (`fields.name`) is TOML so, too

@@ -1,14 +1,17 @@
-"""How wide must margins be here, by what jobs really used? Hierarchical conformal prediction, by kind of run.
+"""How wide must margins be here, by what jobs really used? Hierarchical conformal prediction, by
+kind of run.
 
-A job's shortfall is what its peak of reserved bytes was above the predicted one, as a share of that. A job that ran out
-of GPU memory needed more than there was, nobody knows how much: it is censored from below, counts among the others, and
-is never one that a margin is said to cover; once it ran to its end on a larger GPU, that says how much. The scripts of
-users weigh alike, however many jobs each has: they are alike, and a sweep of a thousand is one piece of evidence. What
-is promised is of a job of the next script (`conformal.margin_of_groups`). Where there are so few that nothing can be
-promised, what ships holds.
+A job's shortfall is what its peak of reserved bytes was above the predicted one, as a share of
+that. A job that ran out of GPU memory needed more than there was, nobody knows how much: it is
+censored from below, counts among the others, and is never one that a margin is said to cover; once
+it ran to its end on a larger GPU, that says how much. The scripts of users weigh alike, however
+many jobs each has: they are alike, and a sweep of a thousand is one piece of evidence. What is
+promised is of a job of the next script (`conformal.margin_of_groups`). Where there are so few that
+nothing can be promised, what ships holds.
 
-Known limitations: jobs that were sent to a GPU by an estimate are not those that no estimate has picked (a site can
-leave a share of them as they were written); a job that failed before its peak says nothing.
+Known limitations: jobs that were sent to a GPU by an estimate are not those that no estimate has
+picked (a site can leave a share of them as they were written); a job that failed before its peak
+says nothing.
 """
 
 import math
@@ -23,7 +26,8 @@ from xmem_slurm.sizing.margins import LearnedMargin, Margin
 from xmem_slurm.units import MIB
 
 LEAST_SCRIPTS = 20
-"""Fewer than these, by user and script, teach nothing: with 19 the promise of 95 % is the worst of all seen."""
+"""Fewer than these, by user and script, teach nothing: with 19 the promise of 95 % is the worst of
+all seen."""
 COVERAGE = 0.95
 LAST = 100
 """By how many scripts it is told whether the promise holds still..."""
@@ -35,7 +39,9 @@ RAN_AGAIN = "ran out of GPU memory, and then to its end on another: that says ho
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one job says: its shortfall, at least that much where it is `censored`; whose, and of what kind it was."""
+    """What one job says: its shortfall, at least that much where it is `censored`; whose, and of
+    what kind it was.
+    """
 
     shortfall: float
     censored: bool
@@ -79,14 +85,26 @@ def lesson(outcome: JobOutcome, *, completed: bool = True) -> Lesson | str:
     )
 
 
-def lessons(found: Iterable[JobOutcome], failed: Collection[str] = ()) -> tuple[list[Lesson], Counter[str]]:
-    """Return what jobs say, and how often they say nothing, for which reason; `failed` did by Slurm's accounting."""
+def lessons(
+    found: Iterable[JobOutcome], failed: Collection[str] = ()
+) -> tuple[list[Lesson], Counter[str]]:
+    """Return what jobs say, and how often they say nothing, for which reason; `failed` did by
+    Slurm's accounting.
+    """
     said: list[Lesson] = []
     nothing = Counter[str]()
-    known = set[tuple[int, str]]()  # runs that came to their end after those that are looked at: the latest come first
+    known = set[
+        tuple[int, str]
+    ]()  # runs that came to their end after those that are looked at: the latest come first
     for outcome in reversed(list(found)):
-        each = lesson(outcome, completed=all(process.job not in failed for process in outcome.processes))
-        run = (outcome.user, outcome.prediction.run) if outcome.prediction is not None else (outcome.user, "")
+        each = lesson(
+            outcome, completed=all(process.job not in failed for process in outcome.processes)
+        )
+        run = (
+            (outcome.user, outcome.prediction.run)
+            if outcome.prediction is not None
+            else (outcome.user, "")
+        )
         if isinstance(each, str):
             nothing[each] += 1
         elif each.censored and run in known:
@@ -109,8 +127,8 @@ def by_script(members: Iterable[Lesson]) -> list[list[Lesson]]:
 def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | None:
     """Return the margin of jobs that are alike; None where they are of too few scripts.
 
-    Where too many of them ran out, the promise is as much as the others support, and no less is added than what was
-    too little.
+    Where too many of them ran out, the promise is as much as the others support, and no less is
+    added than what was too little.
     """
     scripts = by_script(members)
     if len(scripts) < LEAST_SCRIPTS:
@@ -119,19 +137,26 @@ def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | No
     share, most = conformal.margin_of_groups(needs, coverage)
     promise = coverage
     if share == math.inf:
-        share, promise = max(each.shortfall for each in members), math.floor(100 * most + 1e-9) / 100
+        share, promise = (
+            max(each.shortfall for each in members),
+            math.floor(100 * most + 1e-9) / 100,
+        )
     if not promise:
         return None
     return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), len(scripts))
 
 
 def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:
-    """Return the margin of each engine, GPU and class of doubt that has enough votes, and of all its GPUs together."""
+    """Return the margin of each engine, GPU and class of doubt that has enough votes, and of all
+    its GPUs together.
+    """
     classes = dict[tuple[str, frozenset[str]], list[Lesson]]()
     for each in said:
         classes.setdefault((each.engine, each.unseen), []).append(each)
     found = []
-    for (engine, unseen), members in sorted(classes.items(), key=lambda item: (item[0][0], sorted(item[0][1]))):
+    for (engine, unseen), members in sorted(
+        classes.items(), key=lambda item: (item[0][0], sorted(item[0][1]))
+    ):
         every = frozenset(each.gpu for each in members)
         for gpus in dict.fromkeys([*(frozenset({gpu}) for gpu in sorted(every)), every]):
             of_kind = margin([each for each in members if each.gpu in gpus], coverage)
@@ -142,7 +167,9 @@ def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMar
 
 @dataclass(frozen=True)
 class Drift:
-    """For what share of jobs a margin was enough, and for what share it was promised: the means over `scripts`."""
+    """For what share of jobs a margin was enough, and for what share it was promised: the means
+    over `scripts`.
+    """
 
     scripts: int
     enough: float
@@ -150,27 +177,37 @@ class Drift:
 
     @property
     def is_one(self) -> bool:
-        """Whether so few are a surprise, where each script's share is independent of the others' and at least promised.
+        """Whether so few are a surprise, where each script's share is independent of the others'
+        and at least promised.
 
-        exp(-n KL(enough, promised)) bounds the chance of it (Hoeffding, JASA 58, 1963, theorem 1): n shares between 0
-        and 1, whatever their distributions. As many looks as a year has days together come to `FALSE_ALARMS`.
+        exp(-n KL(enough, promised)) bounds the chance of it (Hoeffding, JASA 58, 1963, theorem 1):
+        n shares between 0 and 1, whatever their distributions. As many looks as a year has days
+        together come to `FALSE_ALARMS`.
         """
         bound = self.scripts * _divergence(self.enough, self.promised)
         return self.enough < self.promised and bound > math.log(_LOOKS / FALSE_ALARMS)
 
 
 def _divergence(p: float, q: float) -> float:
-    """Return the relative entropy of a coin that shows heads with probability p to one that does with q."""
+    """Return the relative entropy of a coin that shows heads with probability p to one that does
+    with q.
+    """
     pairs = ((p, q), (1 - p, 1 - q))
     return sum(a * math.log(a / b) if b > 0 else math.inf for a, b in pairs if a > 0)
 
 
 def drift(said: Sequence[Lesson]) -> Drift:
-    """Hold what the jobs of the last scripts were promised against what they needed; `said` ends with the latest."""
+    """Hold what the jobs of the last scripts were promised against what they needed; `said` ends
+    with the latest.
+    """
     promised = by_script(each for each in reversed(said) if each.promise is not None)[:LAST]
 
     def mean(of: Callable[[Lesson], float]) -> float:
-        return statistics.fmean(statistics.fmean(map(of, jobs)) for jobs in promised) if promised else 0.0
+        return (
+            statistics.fmean(statistics.fmean(map(of, jobs)) for jobs in promised)
+            if promised
+            else 0.0
+        )
 
     enough = mean(lambda each: not each.censored and each.shortfall <= each.margin)
     return Drift(len(promised), enough, mean(lambda each: each.promise or 0.0))

@@ -1,4 +1,6 @@
-"""What was predicted of a job, in the few figures that travel with it, and that its outcome is held against."""
+"""What was predicted of a job, in the few figures that travel with it, and that its outcome is held
+against.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,11 +15,13 @@ if TYPE_CHECKING:
 class Prediction(NamedTuple):
     """Sizes in bytes, of the largest process of a job; 0 where nothing was estimated.
 
-    `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`), `margin` a share of
-    `fits_in_bytes` and `promise` the probability that it is enough, None where it is a prior. `uses_bytes` is what the
-    job takes of a GPU that has room for everything. `script` and `run` are salted hashes (`records.key_of_script` and
-    `key_of_run`). `asked` and `given` are what the job asked for and what it was given, as the site's record has it
-    (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are known.
+    `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`),
+    `margin` a share of `fits_in_bytes` and `promise` the probability that it is enough, None where
+    it is a prior. `uses_bytes` is what the job takes of a GPU that has room for everything.
+    `script` and `run` are salted hashes (`records.key_of_script` and `key_of_run`). `asked` and
+    `given` are what the job asked for and what it was given, as the site's record has it
+    (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are
+    known.
     """
 
     script: str = ""
@@ -64,7 +68,9 @@ def parse(content: Mapping[str, Any]) -> Prediction:
     Raises:
         ValueError, TypeError, AttributeError: what stands there is of another form.
     """
-    found = {name: content.get(name, default) for name, default in Prediction._field_defaults.items()}
+    found = {
+        name: content.get(name, default) for name, default in Prediction._field_defaults.items()
+    }
     for name, default in Prediction._field_defaults.items():
         value, check = found[name], _CHECKS.get(name) or _CHECK_OF[type(default)]
         if isinstance(default, tuple):

@@ -1,8 +1,9 @@
 """What did the processes of finished jobs write (`recorder/`), and what does it say of each job?
 
-The files lie in a folder of the user's own, and in the site's where it names one, a sticky one in which each user has
-files that nobody else can write. Whoever reads them trusts nothing in them: a line that is not of the form is passed
-over. Read on the way of jobs that must not wait, so this imports little.
+The files lie in a folder of the user's own, and in the site's where it names one, a sticky one in
+which each user has files that nobody else can write. Whoever reads them trusts nothing in them: a
+line that is not of the form is passed over. Read on the way of jobs that must not wait, so this
+imports little.
 """
 
 import hashlib
@@ -36,9 +37,11 @@ STATES = ("running", "exit", "error", "oom")
 
 
 class UsedGpu(NamedTuple):
-    """What a process took of a GPU, in bytes: its allocator's peaks; at the end also what was `used` of it in all.
+    """What a process took of a GPU, in bytes: its allocator's peaks; at the end also what was
+    `used` of it in all.
 
-    `limit` is what the allocator could have had at the end; `used` and `limit` are None where the driver did not say.
+    `limit` is what the allocator could have had at the end; `used` and `limit` are None where the
+    driver did not say.
     """
 
     name: str
@@ -125,7 +128,9 @@ class JobOutcome:
     @cached_property
     def prediction(self) -> Prediction | None:
         """What was predicted of it; None where it was not sized."""
-        return next((each.prediction for each in self.processes if each.prediction is not None), None)
+        return next(
+            (each.prediction for each in self.processes if each.prediction is not None), None
+        )
 
     @cached_property
     def device(self) -> UsedGpu:
@@ -151,18 +156,30 @@ class JobOutcome:
 
     @property
     def caught_oom(self) -> bool:
-        """Whether a process was refused GPU memory, and did not end by that: it went on with less, or gave up."""
-        return not self.ran_out and any(device.ooms for each in self.processes for device in each.devices)
+        """Whether a process was refused GPU memory, and did not end by that: it went on with less,
+        or gave up.
+        """
+        return not self.ran_out and any(
+            device.ooms for each in self.processes for device in each.devices
+        )
 
     @property
     def finished(self) -> bool:
-        """Whether it ran to the end that it had, and had all it wanted; any other may need more than it took."""
+        """Whether it ran to the end that it had, and had all it wanted; any other may need more
+        than it took.
+        """
         return all(each.state == "exit" for each in self.processes) and not self.caught_oom
 
     @property
     def limit_bytes(self) -> int:
-        """What torch's allocator could have had of that GPU beside all else on it: who ran out needed more."""
-        return self.device.reserved if self.device.limit is None else max(self.device.limit, self.device.reserved)
+        """What torch's allocator could have had of that GPU beside all else on it: who ran out
+        needed more.
+        """
+        return (
+            self.device.reserved
+            if self.device.limit is None
+            else max(self.device.limit, self.device.reserved)
+        )
 
 
 def folder() -> Path:
@@ -184,10 +201,11 @@ def make_folder() -> Path:
 
 
 def key_of_script(job: Submission, place: Path) -> str:
-    """Return what stands for a job's script: for the programs that it runs, so that a sweep is one, or for its text.
+    """Return what stands for a job's script: for the programs that it runs, so that a sweep is one,
+    or for its text.
 
-    Of this and `key_of_run` nobody else can tell what it stands for: the salt is the user's own and lies in `place`.
-    Options of sbatch do not count.
+    Of this and `key_of_run` nobody else can tell what it stands for: the salt is the user's own and
+    lies in `place`. Options of sbatch do not count.
 
     Raises:
         OSError: there is no salt there, and none can be made.
@@ -266,13 +284,16 @@ def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedPro
         named = _NAME.fullmatch(path.name)
         if named is None or (user is not None and int(named[1]) != user):
             continue
-        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with suppress(OSError), os.fdopen(os.open(path, flags), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != int(named[1]):
                 continue
             for line in file.read(MOST_BYTES).splitlines():
                 if wanted in line:
-                    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                    with suppress(
+                        ValueError, LookupError, TypeError, AttributeError, RecursionError
+                    ):
                         yield _process(status.st_uid, json.loads(line))
 
 

@@ -1,7 +1,8 @@
-"""What is known of finished jobs where no recorder ran: Slurm's accounting, jobstats' summaries, the job's own output.
+"""What is known of finished jobs where no recorder ran: Slurm's accounting, jobstats' summaries,
+the job's own output.
 
-Each says less than a recorder, and how much less stands with it (`LIMITS`); a recorder's figures go before all of them.
-Nothing is written anywhere: a job's AdminComment is jobstats' own.
+Each says less than a recorder, and how much less stands with it (`LIMITS`); a recorder's figures go
+before all of them. Nothing is written anywhere: a job's AdminComment is jobstats' own.
 """
 
 import base64
@@ -44,16 +45,17 @@ _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 _GPU_MEMORY = re.compile(r"gres/gpumem=(\d+)([KMGT]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate [\d.]+ [KMG]iB\. GPU \d+ has a total capacity of"
-    r" ([\d.]+) GiB"
+    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate [\d.]+ [KMG]iB\. "
+    r"GPU \d+ has a total capacity of ([\d.]+) GiB"
 )
 
 
 class Accounted(NamedTuple):
-    """A job as Slurm's accounting has it. `number` is Slurm's own, `job` as its commands take it (`4711_3`).
+    """A job as Slurm's accounting has it. `number` is Slurm's own, `job` as its commands take it
+    (`4711_3`).
 
-    `gpus` has how many it had of each type, "" where the type is not known. `used_bytes` is what was taken of one GPU,
-    None where that is not known, and `source` says who says so (`LIMITS`).
+    `gpus` has how many it had of each type, "" where the type is not known. `used_bytes` is what
+    was taken of one GPU, None where that is not known, and `source` says who says so (`LIMITS`).
     """
 
     number: str
@@ -72,7 +74,9 @@ class Accounted(NamedTuple):
 
     @property
     def script(self) -> str:
-        """What tells its script from others: two users' train.sh are two, and each --wrap is one of its own."""
+        """What tells its script from others: two users' train.sh are two, and each --wrap is one of
+        its own.
+        """
         if self.hash or self.name == _WRAPPED:
             return self.hash or self.number
         return f"{self.user}\x1f{self.folder}\x1f{self.name}"
@@ -85,17 +89,23 @@ def accounted(days: float, *, everybody: bool, job: str | None = None) -> list[A
         SlurmError: there is no accounting, or it does not answer.
     """
     which = ["--jobs", job] if job is not None else _of_last(days, everybody=everybody)
-    return parse(client.run(["sacct", *_AS_FIELDS, f"--format={','.join(_FIELDS)}", *which], SACCT_SECONDS))
+    return parse(
+        client.run(["sacct", *_AS_FIELDS, f"--format={','.join(_FIELDS)}", *which], SACCT_SECONDS)
+    )
 
 
 def not_completed(days: float, *, everybody: bool) -> set[str]:
-    """Ask sacct which jobs of the last days it does not have as COMPLETED; return Slurm's own numbers of them.
+    """Ask sacct which jobs of the last days it does not have as COMPLETED; return Slurm's own
+    numbers of them.
 
     Raises:
         SlurmError: there is no accounting, or it does not answer.
     """
     which = ["--allocations", "--format=JobIDRaw,State", *_of_last(days, everybody=everybody)]
-    rows = (line.partition("\x1f") for line in client.run(["sacct", *_AS_FIELDS, *which], SACCT_SECONDS).split("\n"))
+    rows = (
+        line.partition("\x1f")
+        for line in client.run(["sacct", *_AS_FIELDS, *which], SACCT_SECONDS).split("\n")
+    )
     return {number for number, _, state in rows if number and state != "COMPLETED"}
 
 
@@ -105,7 +115,9 @@ def _of_last(days: float, *, everybody: bool) -> list[str]:
 
 
 def parse(text: str) -> list[Accounted]:
-    """Return the jobs with GPUs of sacct's answer, in which steps follow their job; names may have what users like."""
+    """Return the jobs with GPUs of sacct's answer, in which steps follow their job; names may have
+    what users like.
+    """
     found: list[Accounted] = []
     for line in text.split("\n"):
         fields = line.split("\x1f")
@@ -115,15 +127,24 @@ def parse(text: str) -> list[Accounted]:
         if "." in number:
             last = found[-1] if found and found[-1].number == number.partition(".")[0] else None
             used = _gpu_memory(usage)
-            if last is not None and used is not None and last.source in ("", "sacct") and sum(last.gpus.values()) == 1:
-                found[-1] = last._replace(used_bytes=max(used, last.used_bytes or 0), source="sacct")
+            if (
+                last is not None
+                and used is not None
+                and last.source in ("", "sacct")
+                and sum(last.gpus.values()) == 1
+            ):
+                found[-1] = last._replace(
+                    used_bytes=max(used, last.used_bytes or 0), source="sacct"
+                )
             continue
         used = of_jobstats(comment)
         gpus = of_tres(tres)
         if gpus:
             source = "jobstats" if used is not None else ""
             ended = state.split()[0]
-            found.append(Accounted(number, job, user, name, ended, int(seconds), gpus, used, source, folder))
+            found.append(
+                Accounted(number, job, user, name, ended, int(seconds), gpus, used, source, folder)
+            )
     return found
 
 
@@ -142,29 +163,41 @@ def _gpu_memory(usage: str) -> int | None:
 
 
 def of_jobstats(comment: str) -> int | None:
-    """Return the most that jobstats saw taken of a GPU, in bytes, by the summary that it leaves in AdminComment.
+    """Return the most that jobstats saw taken of a GPU, in bytes, by the summary that it leaves in
+    AdminComment.
 
-    Format: "JS1:", then base64 of gzip of JSON (PrincetonUniversity/jobstats, docs/setup/summaries.md).
+    Format: "JS1:", then base64 of gzip of JSON (PrincetonUniversity/jobstats,
+    docs/setup/summaries.md).
     """
     head, _, packed = comment.partition("JS1:")
     if head or not packed or len(packed) > _MOST_COMMENT:
         return None
-    with suppress(ValueError, LookupError, TypeError, AttributeError, OSError, EOFError, OverflowError):
+    with suppress(
+        ValueError, LookupError, TypeError, AttributeError, OSError, EOFError, OverflowError
+    ):
         with gzip.GzipFile(fileobj=BytesIO(base64.b64decode(packed))) as file:
             content: Any = json.loads(file.read(_MOST_COMMENT))
-        sizes = [int(size) for node in content["nodes"].values() for size in node.get("gpu_used_memory", {}).values()]
+        sizes = [
+            int(size)
+            for node in content["nodes"].values()
+            for size in node.get("gpu_used_memory", {}).values()
+        ]
         return max(sizes, default=0) or None
     return None
 
 
 def ran_out(lines: Iterable[str]) -> float | None:
-    """Return of how many GiB the GPU was on which a job ran out, by torch's message in its output; None: it did not."""
+    """Return of how many GiB the GPU was on which a job ran out, by torch's message in its output;
+    None: it did not.
+    """
     found = [match for line in lines if (match := _OUT_OF_MEMORY.search(line))]
     return float(found[-1][1]) if found else None
 
 
 class StoredJob(NamedTuple):
-    """A job's script as Slurm has kept it, the words after `sbatch`, and the folder that it ran in."""
+    """A job's script as Slurm has kept it, the words after `sbatch`, and the folder that it ran
+    in.
+    """
 
     argv: Sequence[str]
     script: bytes
@@ -172,13 +205,18 @@ class StoredJob(NamedTuple):
 
 
 def stored(job: str) -> StoredJob | None:
-    """Ask sacct for a job as it was submitted; None where it is not kept (AccountingStoreFlags=job_script).
+    """Ask sacct for a job as it was submitted; None where it is not kept
+    (AccountingStoreFlags=job_script).
 
     Its environment may be kept, too, and is not asked for: there are passwords in some.
     """
     try:
         words = ["sacct", *_AS_FIELDS, "--allocations", "--jobs", job]
-        line, _, folder = client.run([*words, "--format=SubmitLine,WorkDir"], SACCT_SECONDS).strip().partition("\x1f")
+        line, _, folder = (
+            client.run([*words, "--format=SubmitLine,WorkDir"], SACCT_SECONDS)
+            .strip()
+            .partition("\x1f")
+        )
         text = client.run(["sacct", "--batch-script", "--jobs", job], SACCT_SECONDS)
         argv = shlex.split(line)[1:]
     except (SlurmError, ValueError):

@@ -1,7 +1,8 @@
-"""How far can one trust the estimates of one's own jobs? By what those that were recorded really used.
+"""How far can one trust the estimates of one's own jobs? By what those that were recorded really
+used.
 
-A job counts where it says how much it needed (`learning.lesson`): it was estimated for the kind of GPU that it had, and
-ran to its end or out of GPU memory.
+A job counts where it says how much it needed (`learning.lesson`): it was estimated for the kind of
+GPU that it had, and ran to its end or out of GPU memory.
 """
 
 from collections import Counter
@@ -14,7 +15,9 @@ from xmem_slurm.outcomes.records import JobOutcome
 
 @dataclass(frozen=True)
 class TrackRecord:
-    """How many jobs were recorded, and what those that can be compared say; of the others, why they say nothing."""
+    """How many jobs were recorded, and what those that can be compared say; of the others, why they
+    say nothing.
+    """
 
     jobs: int
     compared: Sequence[tuple[JobOutcome, Lesson]]
@@ -36,8 +39,12 @@ class TrackRecord:
 
     @property
     def farthest(self) -> tuple[JobOutcome, float] | None:
-        """The job that reserved the most beyond its estimate, or was the least below it, and that share."""
-        by_share = [(each.shortfall, outcome) for outcome, each in self.compared if not each.censored]
+        """The job that reserved the most beyond its estimate, or was the least below it, and that
+        share.
+        """
+        by_share = [
+            (each.shortfall, outcome) for outcome, each in self.compared if not each.censored
+        ]
         share, outcome = max(by_share, key=lambda pair: pair[0], default=(0.0, None))
         return None if outcome is None else (outcome, share)
 

@@ -1,8 +1,10 @@
-"""What GPU hours went where, and where could they have gone? By the type that was asked for, had, and would have done.
+"""What GPU hours went where, and where could they have gone? By the type that was asked for, had,
+and would have done.
 
-Hours are Slurm's: the time of a job times its GPUs. What a job used is known from its recorder, else from another
-source (`sources`); where it is not, its hours are of those that nothing can be said of, with the reason. The smallest
-option that would have done is the cheapest of the site on which what was used fits, as the site file prices it.
+Hours are Slurm's: the time of a job times its GPUs. What a job used is known from its recorder,
+else from another source (`sources`); where it is not, its hours are of those that nothing can be
+said of, with the reason. The smallest option that would have done is the cheapest of the site on
+which what was used fits, as the site file prices it.
 """
 
 from collections import defaultdict
@@ -23,10 +25,11 @@ _NOT_ENDED = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
 
 @dataclass(frozen=True)
 class SpentHours:
-    """The GPU hours of one job, by name of an option: what was `asked` for, `had`, and what would have `done`.
+    """The GPU hours of one job, by name of an option: what was `asked` for, `had`, and what would
+    have `done`.
 
-    `script` tells its script from others, and `name` is what people call it. `done` is empty where that is not known,
-    and `why` then says why not. `used_bytes` is of one GPU, by `source`.
+    `script` tells its script from others, and `name` is what people call it. `done` is empty where
+    that is not known, and `why` then says why not. `used_bytes` is of one GPU, by `source`.
     """
 
     job: str
@@ -55,7 +58,8 @@ class Waste:
     jobs: int = 0
     known_jobs: int = 0
     unpriced: float = 0.0
-    """Hours of these on a type that the site file does not list, or asked for on one: they are in no cost."""
+    """Hours of these on a type that the site file does not list, or asked for on one: they are in
+    no cost."""
     cost_asked: float = 0.0
     """Of the other jobs of which it is known: what they asked for..."""
     cost_had: float = 0.0
@@ -67,9 +71,13 @@ class Waste:
 def smallest(used_bytes: int, site: Site, gpus: Mapping[str, Gpu]) -> str:
     """Return the cheapest whole option that has so many bytes; empty where none has."""
     fitting = [
-        name for name, option in site.option.items() if option.share is None and gpus[name].total_bytes >= used_bytes
+        name
+        for name, option in site.option.items()
+        if option.share is None and gpus[name].total_bytes >= used_bytes
     ]
-    return min(fitting, key=lambda name: (site.option[name].cost, gpus[name].total_bytes), default="")
+    return min(
+        fitting, key=lambda name: (site.option[name].cost, gpus[name].total_bytes), default=""
+    )
 
 
 def spent(
@@ -79,7 +87,9 @@ def spent(
     gpus: Mapping[str, Gpu],
     replayed: Mapping[str, int] | None = None,
 ) -> list[SpentHours]:
-    """Return what each job spent; `replayed` has bytes, by script, of those that were estimated again."""
+    """Return what each job spent; `replayed` has bytes, by script, of those that were estimated
+    again.
+    """
     by_number = {process.job: outcome for outcome in outcomes for process in outcome.processes}
     found = []
     for each in accounted:
@@ -91,25 +101,35 @@ def spent(
         used, source, why = _used(each, outcome, (replayed or {}).get(each.script))
         done = smallest(used, site, gpus) if used is not None else ""
         why = why or ("" if done else "no option of the site file has so much")
-        found.append(SpentHours(each.job, each.script, each.name, hours, asked, had, done, why, used, source))
+        found.append(
+            SpentHours(each.job, each.script, each.name, hours, asked, had, done, why, used, source)
+        )
     return found
 
 
 def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> list[Accounted]:
-    """Return the latest job of each script that ran to its end and of which nothing is known, the most hours first."""
+    """Return the latest job of each script that ran to its end and of which nothing is known, the
+    most hours first.
+    """
     hours = {each.job: each.hours for each in found if each.why == NOT_RECORDED}
     latest = {each.script: each for each in accounted if each.job in hours}
     return sorted(latest.values(), key=lambda each: -hours[each.job])[:MOST_SCRIPTS]
 
 
-def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> tuple[int | None, str, str]:
+def _used(
+    each: Accounted, outcome: JobOutcome | None, replayed: int | None
+) -> tuple[int | None, str, str]:
     """Return what was used of a GPU, who says so, and else why it is not known."""
     if outcome is not None and (outcome.ran_out or outcome.caught_oom):
         return None, "", "ran out of GPU memory"
     if outcome is not None and outcome.finished and each.state == "COMPLETED":
         device = outcome.device
         outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
-        return max(device.used or 0, device.reserved + (0 if device.used else outside)), "recorder", ""
+        return (
+            max(device.used or 0, device.reserved + (0 if device.used else outside)),
+            "recorder",
+            "",
+        )
     if each.used_bytes is not None and each.state == "COMPLETED":
         return each.used_bytes, each.source, ""
     if replayed is not None:
@@ -124,27 +144,41 @@ def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> 
 
 
 def as_accounted(outcome: JobOutcome) -> Accounted:
-    """Return a job as accounting would have it, from its records alone: its time is that of its use of GPUs."""
+    """Return a job as accounting would have it, from its records alone: its time is that of its use
+    of GPUs.
+    """
     given = outcome.prediction.given if outcome.prediction is not None else ()
     parts = [entry.split(":") for entry in given if entry.count(":") == 2]
-    gpus = {"" if kind == "any" else kind: int(count) for _, kind, count in parts if count.isdecimal()}
+    gpus = {
+        "" if kind == "any" else kind: int(count) for _, kind, count in parts if count.isdecimal()
+    }
     count = sum(len(process.devices) for process in outcome.processes)
     script = outcome.prediction.script if outcome.prediction is not None else ""
     state = "COMPLETED" if outcome.finished else "FAILED"
     seconds = int(outcome.ended - outcome.began)
     number, user = outcome.processes[0].job, str(outcome.user)
     name = f"the script of job {outcome.job}"  # no record has a name
-    return Accounted(number, outcome.job, user, name, state, seconds, gpus or {"": count}, None, "", hash=script)
+    return Accounted(
+        number, outcome.job, user, name, state, seconds, gpus or {"": count}, None, "", hash=script
+    )
 
 
 def option_of(kind: str, site: Site) -> str:
-    """Return the option of a GRES type; `NOT_LISTED` where the type is not known or is several's."""
-    named = [name for name, option in site.option.items() if option.share is None and kind and option.type == kind]
+    """Return the option of a GRES type; `NOT_LISTED` where the type is not known or is
+    several's.
+    """
+    named = [
+        name
+        for name, option in site.option.items()
+        if option.share is None and kind and option.type == kind
+    ]
     return named[0] if len(named) == 1 else kind if kind in site.option else NOT_LISTED
 
 
 def _asked(outcome: JobOutcome | None, site: Site) -> str:
-    asked = outcome.prediction.asked if outcome is not None and outcome.prediction is not None else ()
+    asked = (
+        outcome.prediction.asked if outcome is not None and outcome.prediction is not None else ()
+    )
     kinds = {entry.split(":")[1] for entry in asked if entry.count(":") == 2}
     return option_of(kinds.pop(), site) if len(kinds) == 1 else ""
 

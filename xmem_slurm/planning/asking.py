@@ -1,4 +1,6 @@
-"""How does a job ask for another number of GPUs? What it asks for by task stays so: each task gets its own by that."""
+"""How does a job ask for another number of GPUs? What it asks for by task stays so: each task gets
+its own by that.
+"""
 
 from collections.abc import Collection
 
@@ -11,24 +13,40 @@ from xmem_slurm.slurm.submission import Submission
 _BY_TASK = ("gpus-per-task", "tres-per-task")
 
 
-def asking(job: Submission, per_node: int, nodes: int, tasks: int | None, options: Collection[str]) -> Submission:
-    """Return the job asking for so many GPUs on each of so many nodes, of whichever kind, and for no shares of one.
+def asking(
+    job: Submission, per_node: int, nodes: int, tasks: int | None, options: Collection[str]
+) -> Submission:
+    """Return the job asking for so many GPUs on each of so many nodes, of whichever kind, and for
+    no shares of one.
 
-    `tasks` are those of a node, None: as they are. `options` are those that the site takes for GPUs.
+    `tasks` are those of a node, None: as they are. `options` are those that the site takes for
+    GPUs.
 
     Raises:
-        UsageError: that cannot be said without changing something else, or tasks would not have as many GPUs each.
+        UsageError: that cannot be said without changing something else, or tasks would not have as
+            many GPUs each.
     """
     request = job.request
-    spelled = [name for name in GPU_OPTIONS if any(each.setting.name == name for each in request.accelerators)]
+    spelled = [
+        name
+        for name in GPU_OPTIONS
+        if any(each.setting.name == name for each in request.accelerators)
+    ]
     by_task = [name for name in _BY_TASK if name in spelled]
     edits = [] if tasks is None else _tasks(request, tasks, nodes, is_by_task=bool(by_task))
     if (request.gpus_per_node, request.nodes or 1) != (per_node, nodes):
-        values = {name: gres.without(name, request.value(name) or "", ("gpu", *gres.SHARED)) for name in spelled}
+        values = {
+            name: gres.without(name, request.value(name) or "", ("gpu", *gres.SHARED))
+            for name in spelled
+        }
         if by_task:
             each = _each(per_node, tasks or request.tasks_per_node)
-            values |= {name: gres.with_amount(name, request.value(name) or "", each) for name in by_task}
-        elif "gres" in options and (_has_gpu(request.value("gres")) or "gpus-per-node" not in options):
+            values |= {
+                name: gres.with_amount(name, request.value(name) or "", each) for name in by_task
+            }
+        elif "gres" in options and (
+            _has_gpu(request.value("gres")) or "gpus-per-node" not in options
+        ):
             others = values["gres"] if "gres" in values else request.value("gres")
             values["gres"] = gres.with_entry(others, f"gpu:{per_node}")
         else:
@@ -50,7 +68,11 @@ def _each(per_node: int, tasks: int) -> int:
 
 
 def _tasks(request: Request, tasks: int, nodes: int, *, is_by_task: bool) -> list[Edit]:
-    """Return what asks for so many tasks: where the job says how many, and where GPUs are asked for by them."""
+    """Return what asks for so many tasks: where the job says how many, and where GPUs are asked for
+    by them.
+    """
     numbers = {"ntasks": tasks * nodes, "ntasks-per-node": tasks}
-    given = [name for name in numbers if request.value(name) is not None] or (["ntasks"] if is_by_task else [])
+    given = [name for name in numbers if request.value(name) is not None] or (
+        ["ntasks"] if is_by_task else []
+    )
     return [Edit(name, str(numbers[name])) for name in given]

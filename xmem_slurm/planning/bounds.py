@@ -1,4 +1,6 @@
-"""What does a way of training need at the least? By what the job as it is written keeps from step to step."""
+"""What does a way of training need at the least? By what the job as it is written keeps from step
+to step.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +10,9 @@ from xmem_slurm.trace import Category, Op, Trace
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """Bytes that one GPU keeps from step to step, as a dry run showed them at the end of an optimizer step."""
+    """Bytes that one GPU keeps from step to step, as a dry run showed them at the end of an
+    optimizer step.
+    """
 
     parameters: int
     gradients: int
@@ -21,7 +25,9 @@ class Persistent:
 
 
 def persistent_of(trace: Trace) -> Persistent:
-    """Return what was alive at the end of the step at which that was the most; nothing where there was no step."""
+    """Return what was alive at the end of the step at which that was the most; nothing where there
+    was no step.
+    """
     ends = {mark.allocations for mark in trace.marks if mark.kind == "step"}
     live, made, most = dict.fromkeys(Category, 0), 0, Persistent(0, 0, 0)
     for event in trace.events:
@@ -38,19 +44,31 @@ def persistent_of(trace: Trace) -> Persistent:
 
 
 def bound(base: Base, found: Persistent, candidate: Candidate) -> int:
-    """Return bytes that a candidate cannot do without on one GPU; 0 where the base shows too little of it to say.
+    """Return bytes that a candidate cannot do without on one GPU; 0 where the base shows too little
+    of it to say.
 
-    A part of N is at least one N-th: shards are padded. DeepSpeed computes with parameters of 16 bits, beside which a
-    shard of the optimizer has them in 32 (runtime/bf16_optimizer.py, zero/stage_1_and_2.py), and frees gradients before
-    it steps. What is offloaded may be nowhere on a GPU. Of a job that is itself sharded nothing is known of fewer GPUs.
+    A part of N is at least one N-th: shards are padded. DeepSpeed computes with parameters of 16
+    bits, beside which a shard of the optimizer has them in 32 (runtime/bf16_optimizer.py,
+    zero/stage_1_and_2.py), and frees gradients before it steps. What is offloaded may be nowhere on
+    a GPU. Of a job that is itself sharded nothing is known of fewer GPUs.
     """
     method = candidate.method
     if base.is_sharded or method.offloaded:
         return 0
-    kept = {"parameters": found.parameters, "gradients": found.gradients, "optimizer": found.optimizer}
+    kept = {
+        "parameters": found.parameters,
+        "gradients": found.gradients,
+        "optimizer": found.optimizer,
+    }
     if method.name.startswith("zero"):
         is_half = base.training.precision in ("bf16", "fp16") or candidate.bf16
         copy = found.parameters if is_half else 0
-        kept = {"parameters": found.parameters // 2, "gradients": 0, "optimizer": found.optimizer + copy}
-    parts = {name: candidate.tensor * (candidate.shards if name in method.shards else 1) for name in kept}
+        kept = {
+            "parameters": found.parameters // 2,
+            "gradients": 0,
+            "optimizer": found.optimizer + copy,
+        }
+    parts = {
+        name: candidate.tensor * (candidate.shards if name in method.shards else 1) for name in kept
+    }
     return sum(size // parts[name] for name, size in kept.items())

@@ -18,7 +18,8 @@ from xmem_slurm.trace import Trace, Training
 class Base:
     """The job as it is written, and what its dry run showed: `trace` is that of its largest rank.
 
-    `vary` names what its batch is, where no trainer says so. `deepspeed` is DeepSpeed's file, where it has one.
+    `vary` names what its batch is, where no trainer says so. `deepspeed` is DeepSpeed's file, where
+    it has one.
     """
 
     job: Submission
@@ -31,8 +32,12 @@ class Base:
         """How it trains; its batch is that which the lever was seen to make, where there is one."""
         seen = self.trace.training
         batch = self.lever.seen(self.trace) if self.lever else 0
-        seen = seen._replace(micro_batch=batch or seen.micro_batch, accumulation=seen.accumulation or 1)
-        return seen._replace(method="single" if self.ranks == 1 and seen.method in ("", "ddp") else seen.method)
+        seen = seen._replace(
+            micro_batch=batch or seen.micro_batch, accumulation=seen.accumulation or 1
+        )
+        return seen._replace(
+            method="single" if self.ranks == 1 and seen.method in ("", "ddp") else seen.method
+        )
 
     @property
     def lever(self) -> BatchLever | None:
@@ -41,7 +46,9 @@ class Base:
 
     @property
     def not_varied(self) -> str:
-        """Why its batch stays as it is although `vary` names it; "" where it need not, or nothing is named."""
+        """Why its batch stays as it is although `vary` names it; "" where it need not, or nothing
+        is named.
+        """
         return self.vary.not_seen(self.trace) if self.vary else ""
 
     @property
@@ -61,7 +68,9 @@ class Base:
 
     @property
     def data_ranks(self) -> int:
-        """How many of its processes, or groups of tensor parallel ones, have samples of their own."""
+        """How many of its processes, or groups of tensor parallel ones, have samples of their
+        own.
+        """
         return max(1, self.ranks // max(1, self.training.tensor))
 
     @cached_property
@@ -74,10 +83,11 @@ class Base:
         return next(iter(named), "")
 
     def started_by(self, script: bytes) -> launch.Launch:
-        """Return the command of its script, or of a copy with another request, that starts its processes.
+        """Return the command of its script, or of a copy with another request, that starts its
+        processes.
 
-        An srun that starts one process starts others of a trainer only if that asks Slurm for their numbers, as
-        Lightning does: else torchrun takes its place, as that of plain Python.
+        An srun that starts one process starts others of a trainer only if that asks Slurm for their
+        numbers, as Lightning does: else torchrun takes its place, as that of plain Python.
 
         Raises:
             UsageError: it is not known.
@@ -88,12 +98,16 @@ class Base:
 
     @property
     def can_be_launched(self) -> bool:
-        """Whether another number of processes can be started: it is known what starts them, and they work together."""
+        """Whether another number of processes can be started: it is known what starts them, and
+        they work together.
+        """
         return not self.not_scaled and bool(self.training.by or self.training.method == "ddp")
 
     @cached_property
     def not_scaled(self) -> str:
-        """Why no other number of processes can be started, or of GPUs be asked for; "" where both can."""
+        """Why no other number of processes can be started, or of GPUs be asked for; "" where both
+        can.
+        """
         now, script = self.ranks // self.nodes, self.job.script or b""
         more = 1 + max(now, self.job.request.gpus_per_node or 0)
         try:
@@ -130,11 +144,12 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way of training the job: so many GPUs of an option, a method, a batch of each process, what else is changed.
+    """A way of training the job: so many GPUs of an option, a method, a batch of each process, what
+    else is changed.
 
-    `shards` says among how many processes one copy of the model is, and `tensor` each tensor of a layer. `micro_batch`
-    is 0 where the job's own is not known. `bf16`: it computes in that, where the job does not. `lever` is what makes
-    its batch, where the user named it.
+    `shards` says among how many processes one copy of the model is, and `tensor` each tensor of a
+    layer. `micro_batch` is 0 where the job's own is not known. `bf16`: it computes in that, where
+    the job does not. `lever` is what makes its batch, where the user named it.
     """
 
     option: str
@@ -152,7 +167,9 @@ class Candidate:
 
     @property
     def data_ranks(self) -> int:
-        """How many of its processes, or groups of tensor parallel ones, have samples of their own."""
+        """How many of its processes, or groups of tensor parallel ones, have samples of their
+        own.
+        """
         return self.gpus // self.tensor
 
     @property
@@ -167,7 +184,11 @@ class Candidate:
 
     def __str__(self) -> str:
         batch = f", {self.micro_batch} x {self.accumulation}" if self.micro_batch else ""
-        are = {"bf16": self.bf16, "checkpointing": self.checkpointing, "expandable segments": self.expandable}
+        are = {
+            "bf16": self.bf16,
+            "checkpointing": self.checkpointing,
+            "expandable segments": self.expandable,
+        }
         more = "".join(f", {name}" for name, is_so in are.items() if is_so)
         tensor = f", tensors on {self.tensor}" if self.tensor > 1 else ""
         return f"{self.gpus} x {self.option}, {self.method.name}{tensor}{batch}{more}"
@@ -175,7 +196,11 @@ class Candidate:
     def is_seen(self, trace: Trace, base: Training) -> str:
         """Return what of it a dry run did not show; "" where all of it was."""
         seen = trace.training
-        method = "single" if trace.world_size == 1 and seen.method == "ddp" else seen.method or base.method
+        method = (
+            "single"
+            if trace.world_size == 1 and seen.method == "ddp"
+            else seen.method or base.method
+        )
         wrong = {
             "processes": trace.world_size == self.gpus,
             "method": self.method.is_seen(seen._replace(method=method)) or not seen.by,

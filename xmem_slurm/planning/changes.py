@@ -1,4 +1,6 @@
-"""What makes a job one of its candidates? Its request, the launching command, variables and arguments."""
+"""What makes a job one of its candidates? Its request, the launching command, variables and
+arguments.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,8 @@ from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm.submission import Submission
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-"""The name that every torch reads; one that a job has under the newer PYTORCH_ALLOC_CONF goes before it there."""
+"""The name that every torch reads; one that a job has under the newer PYTORCH_ALLOC_CONF goes
+before it there."""
 
 
 def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
@@ -26,7 +29,10 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
     tasks = base.tasks(candidate.per_node, candidate.nodes)
     job = asking(base.job, candidate.per_node, candidate.nodes, tasks, site.dialect.options)
     variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
-    before, after = Processes(base.nodes, base.ranks // base.nodes), Processes(candidate.nodes, candidate.per_node)
+    before, after = (
+        Processes(base.nodes, base.ranks // base.nodes),
+        Processes(candidate.nodes, candidate.per_node),
+    )
     other_gpus = not base.not_scaled and base.job.request.gpus_per_node != candidate.per_node
     if variables or arguments or before != after or other_gpus:
         assert job.script is not None
@@ -68,11 +74,15 @@ def files_for(base: Base, candidate: Candidate) -> Mapping[Path, bytes]:
 
 
 def deepspeed_config(base: Base, candidate: Candidate) -> Mapping[str, Any]:
-    """Return what DeepSpeed's file says of a way, the user's own where it says nothing else; {} without such a file."""
+    """Return what DeepSpeed's file says of a way, the user's own where it says nothing else; {}
+    without such a file.
+    """
     if base.deepspeed is None:
         return {}
     known = candidate.micro_batch or base.training.micro_batch
-    changed = base.deepspeed.changed(candidate.method, known, candidate.accumulation, candidate.gpus)
+    changed = base.deepspeed.changed(
+        candidate.method, known, candidate.accumulation, candidate.gpus
+    )
     return base.deepspeed.in_bf16(changed) if candidate.bf16 else changed
 
 
@@ -85,7 +95,10 @@ def what_changes(base: Base, candidate: Candidate) -> list[str]:
         found.append("sums within a layer are made of parts: they round otherwise")
     if candidate.bf16:
         own = {"fp16": "fp16 and its loss scaling"}.get(base.training.precision, "fp32")
-        found.append(f"layers compute in bf16 in place of {own}: that rounds otherwise, and may train otherwise")
+        found.append(
+            f"layers compute in bf16 in place of {own}: that rounds otherwise, and may train "
+            "otherwise"
+        )
     if base.batch and candidate.batch != base.batch:
         found.append(f"the samples of an optimizer step: {candidate.batch} for {base.batch}")
     return found

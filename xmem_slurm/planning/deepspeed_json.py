@@ -1,7 +1,9 @@
-"""DeepSpeed's own JSON: which file has a job train as it does, and what does a copy say that has it train another way?
+"""DeepSpeed's own JSON: which file has a job train as it does, and what does a copy say that has it
+train another way?
 
-The user's file is read, and never written to. A copy has the same but for what the way is (names of DeepSpeed's
-documentation, "DeepSpeed Configuration JSON"; "auto" is filled in by transformers from its arguments).
+The user's file is read, and never written to. A copy has the same but for what the way is (names of
+DeepSpeed's documentation, "DeepSpeed Configuration JSON"; "auto" is filled in by transformers from
+its arguments).
 """
 
 import hashlib
@@ -15,7 +17,8 @@ from xmem_slurm.planning.words import last_value
 from xmem_slurm.trace import Trace
 
 OPTIONS = ("--deepspeed_config", "--deepspeed")
-"""DeepSpeed's own and that of transformers' Trainer; DeepSpeed has a flag of the second name, which has no value."""
+"""DeepSpeed's own and that of transformers' Trainer; DeepSpeed has a flag of the second name, which
+has no value."""
 MOST_BYTES = 1 << 20
 
 _MICRO_BATCH, _ACCUMULATION, _BATCH = (
@@ -32,12 +35,24 @@ class DeepSpeedJson(NamedTuple):
     config: Mapping[str, Any]
     folder: Path
 
-    def changed(self, method: Method, micro_batch: int, accumulation: int, gpus: int) -> dict[str, Any]:
-        """Return what the file says of a way of training; what is "auto", or left to DeepSpeed, stays so."""
-        batches = {_MICRO_BATCH: micro_batch, _ACCUMULATION: accumulation, _BATCH: micro_batch * accumulation * gpus}
-        config = dict(self.config) | {name: batches[name] for name in batches if type(self.config.get(name)) is int}
+    def changed(
+        self, method: Method, micro_batch: int, accumulation: int, gpus: int
+    ) -> dict[str, Any]:
+        """Return what the file says of a way of training; what is "auto", or left to DeepSpeed,
+        stays so.
+        """
+        batches = {
+            _MICRO_BATCH: micro_batch,
+            _ACCUMULATION: accumulation,
+            _BATCH: micro_batch * accumulation * gpus,
+        }
+        config = dict(self.config) | {
+            name: batches[name] for name in batches if type(self.config.get(name)) is int
+        }
         if type(self.config.get(_BATCH)) is not int:
-            config |= {name: batches[name] for name in (_MICRO_BATCH, _ACCUMULATION) if name not in config}
+            config |= {
+                name: batches[name] for name in (_MICRO_BATCH, _ACCUMULATION) if name not in config
+            }
         config["zero_optimization"] = self._zero(method)
         return config
 
@@ -50,14 +65,18 @@ class DeepSpeedJson(NamedTuple):
         return {**zero, "stage": int(method.base.removeprefix("zero"))}
 
     def in_bf16(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return it with bf16 in place of what it computes in; "auto" is for transformers to fill in."""
+        """Return it with bf16 in place of what it computes in; "auto" is for transformers to fill
+        in.
+        """
         if "auto" in (config.get(name, {}).get("enabled") for name in ("bf16", "fp16")):
             return dict(config)
         others = {name: value for name, value in config.items() if name not in ("fp16", "amp")}
         return {**others, "bf16": {"enabled": True}}
 
     def copy(self, config: Mapping[str, Any]) -> tuple[Path, bytes]:
-        """Return a copy that says so: its place, which is another one for each content, and its content."""
+        """Return a copy that says so: its place, which is another one for each content, and its
+        content.
+        """
         content = (json.dumps(config, indent=2) + "\n").encode()
         return self.folder / f"{hashlib.sha256(content).hexdigest()[:12]}.json", content
 
@@ -77,16 +96,21 @@ def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def find(trace: Trace, started_in: Path, copies: Path) -> DeepSpeedJson | None:
-    """Return the file that the program was told of, as its process was seen to be started; None where there is none.
+    """Return the file that the program was told of, as its process was seen to be started; None
+    where there is none.
 
-    It is the one of this name that the job was seen to read; where none was, that in the folder where it starts. Where
-    several were, which differ, it is not known which of them DeepSpeed's is.
+    It is the one of this name that the job was seen to read; where none was, that in the folder
+    where it starts. Where several were, which differ, it is not known which of them DeepSpeed's is.
     """
     for option in OPTIONS:
         named = last_value(trace.argv, option)
         if named is None:
             continue
-        read = [Path(each.path) for each in trace.files if each.kind == "R" and _is_named(Path(each.path), named)]
+        read = [
+            Path(each.path)
+            for each in trace.files
+            if each.kind == "R" and _is_named(Path(each.path), named)
+        ]
         config, *others = [_loaded(path) for path in read or [started_in / named]]
         if config is not None and all(other == config for other in others):
             return DeepSpeedJson(option, config, copies)

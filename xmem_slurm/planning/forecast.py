@@ -1,6 +1,8 @@
-"""What may a way of training do and need, before it is run? By the dry runs so far, for the order of the next alone.
+"""What may a way of training do and need, before it is run? By the dry runs so far, for the order
+of the next alone.
 
-Nothing is advised by it: it says which way to try first, and with which batch. What it gets wrong costs a dry run.
+Nothing is advised by it: it says which way to try first, and with which batch. What it gets wrong
+costs a dry run.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,17 +19,24 @@ RECOMPUTED = 4 / 3
 CHECKPOINTED = 0.25
 """Of activations that are left with it, until a dry run has shown that."""
 OVERLAPPED = 0.9
-"""Of a step, that gradients' reduction and the gathering of the next layer's parameters can run beside."""
+"""Of a step, that gradients' reduction and the gathering of the next layer's parameters can run
+beside."""
 
 STEPS = 4
-"""Of a dry run whose steps repeat themselves: the first lacks the optimizer's state, the second is whole, and two more
-are like it (probe/_xmem/process/steps.py)."""
+"""Of a dry run whose steps repeat themselves: the first lacks the optimizer's state, the second is
+whole, and two more are like it (probe/_xmem/process/steps.py)."""
 
 
 def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Work:
-    """Return what a candidate would do: as much a sample as the base does, and the collectives of its method."""
+    """Return what a candidate would do: as much a sample as the base does, and the collectives of
+    its method.
+    """
     before = base.training
-    samples = candidate.micro_batch * candidate.accumulation / max(1, before.micro_batch * before.accumulation)
+    samples = (
+        candidate.micro_batch
+        * candidate.accumulation
+        / max(1, before.micro_batch * before.accumulation)
+    )
     samples /= candidate.tensor / max(1, before.tensor)
     samples *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
     passes = candidate.accumulation / before.accumulation
@@ -39,16 +48,22 @@ def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Wo
         bytes=known.bytes * samples,
         launches=int(known.launches * passes),
         collectives=tuple(_collectives(base, found, candidate)),
-        offloaded_bytes=float(2 * found.optimizer // candidate.shards) if candidate.method.offloaded else 0.0,
+        offloaded_bytes=float(2 * found.optimizer // candidate.shards)
+        if candidate.method.offloaded
+        else 0.0,
     )
 
 
 def _scaled(product: Product, batch: float, passes: float) -> Product:
-    return replace(product, m=max(1, round(product.m * batch)), count=max(1, round(product.count * passes)))
+    return replace(
+        product, m=max(1, round(product.m * batch)), count=max(1, round(product.count * passes))
+    )
 
 
 def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Collective]:
-    """Return what goes between GPUs in a step: parameters in the precision of computing, gradients in theirs."""
+    """Return what goes between GPUs in a step: parameters in the precision of computing, gradients
+    in theirs.
+    """
     if candidate.gpus == 1:
         return []
     shards, name, times = candidate.shards, candidate.method.name, candidate.accumulation
@@ -64,21 +79,29 @@ def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Co
     if name.startswith(("zero1", "zero2")):
         return [of("reduce_scatter", half, shards, times), of("all_gather", half, shards, 1)]
     gathers = 1 if name == "fsdp2-grad" else 2
-    sharded = [of("all_gather", half, shards, gathers * times), of("reduce_scatter", full, shards, times)]
+    sharded = [
+        of("all_gather", half, shards, gathers * times),
+        of("reduce_scatter", full, shards, times),
+    ]
     if candidate.method.is_hybrid:
-        sharded.append(of("all_reduce", full // shards, candidate.gpus // shards, times, candidate.nodes))
+        sharded.append(
+            of("all_reduce", full // shards, candidate.gpus // shards, times, candidate.nodes)
+        )
     return sharded
 
 
 def beside(found: Persistent, candidate: Candidate) -> int:
-    """Return bytes that a method is expected to hold whole within a step, in 16 bits, beside what it keeps."""
+    """Return bytes that a method is expected to hold whole within a step, in 16 bits, beside what
+    it keeps.
+    """
     whole = {"fsdp2-grad": found.parameters, "zero1": found.gradients}
     return whole.get(candidate.method.name, 0) // 2 if candidate.gpus > 1 else 0
 
 
 @dataclass
 class Activations:
-    """Bytes of one sample beside what persists, as dry runs have shown them, by checkpointing and method.
+    """Bytes of one sample beside what persists, as dry runs have shown them, by checkpointing and
+    method.
 
     Each with margins, for the method itself, and without, for others: they seldom need as much.
     """
@@ -95,7 +118,9 @@ class Activations:
             self.a_sample[candidate.checkpointing, candidate.method.name] = with_margins, without
 
     def of(self, candidate: Candidate) -> float:
-        """Return the bytes of its batch; of a method that was not run the least of others, or a guess by that."""
+        """Return the bytes of its batch; of a method that was not run the least of others, or a
+        guess by that.
+        """
         known = self.a_sample.get((candidate.checkpointing, candidate.method.name))
         if known is not None:
             return known[0] * candidate.micro_batch
@@ -109,7 +134,9 @@ class Activations:
 
 @dataclass
 class RunSeconds:
-    """Seconds of a budget that a dry run takes, as those so far have shown: before it trains, and of each batch."""
+    """Seconds of a budget that a dry run takes, as those so far have shown: before it trains, and
+    of each batch.
+    """
 
     by_method: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -118,10 +145,15 @@ class RunSeconds:
         batches = trace.steps * max(1, trace.training.accumulation)
         if batches and took.wall:
             training = min(1.0, (trace.lived[1] - trace.lived[0]) / took.wall)
-            self.by_method[trace.training.method] = took.seconds * (1 - training), took.seconds * training / batches
+            self.by_method[trace.training.method] = (
+                took.seconds * (1 - training),
+                took.seconds * training / batches,
+            )
 
     def of(self, candidate: Candidate) -> float:
-        """Return the seconds of a candidate; by another method's where that was not run. 0: nothing is known."""
+        """Return the seconds of a candidate; by another method's where that was not run. 0: nothing
+        is known.
+        """
         otherwise = next(iter(self.by_method.values()), (0.0, 0.0))
         before, batch = self.by_method.get(candidate.method.base, otherwise)
         return before + batch * STEPS * candidate.accumulation

@@ -1,4 +1,6 @@
-"""Has a node the host memory that a way of training takes there? By what a process of it was seen to hold."""
+"""Has a node the host memory that a way of training takes there? By what a process of it was seen
+to hold.
+"""
 
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.site.schema import Site
@@ -9,9 +11,13 @@ from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB
 
 
-def host_memory(found: Estimate, candidate: Candidate, base: Base, request: Request, site: Site) -> NodeMemory:
+def host_memory(
+    found: Estimate, candidate: Candidate, base: Base, request: Request, site: Site
+) -> NodeMemory:
     """Return what a way takes of its nodes' memory, and what there is."""
-    nodes = (group for group in site.nodes if group.gpus.get(candidate.option, 0) >= candidate.per_node)
+    nodes = (
+        group for group in site.nodes if group.gpus.get(candidate.option, 0) >= candidate.per_node
+    )
     most = max((group.memory_mib for group in nodes), default=0)
     each = max(rank.trace.host_bytes for rank in found.ranks)
     as_written = base.trace.host_bytes * -(-base.ranks // base.nodes)

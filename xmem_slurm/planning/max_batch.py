@@ -1,8 +1,9 @@
-"""What is the largest batch that fits each GPU? Found by dry runs: it fits in one, and one sample more does not.
+"""What is the largest batch that fits each GPU? Found by dry runs: it fits in one, and one sample
+more does not.
 
-What a job needs grows with its batch in straight pieces: below some size the peak is where the optimizer steps, above
-it among the activations; and libraries choose other kernels for other sizes. So a line through two dry runs says which
-batch to try next, and only dry runs say what fits.
+What a job needs grows with its batch in straight pieces: below some size the peak is where the
+optimizer steps, above it among the activations; and libraries choose other kernels for other sizes.
+So a line through two dry runs says which batch to try next, and only dry runs say what fits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ MOST_DRY_RUNS = 20
 class MaxBatch:
     """The largest batch of one process on one GPU option.
 
-    `estimate` is with that batch, None where not even one sample fits. `over` is with one sample more, which does not
-    fit; None where the largest was not found, and `why_not` then says why.
+    `estimate` is with that batch, None where not even one sample fits. `over` is with one sample
+    more, which does not fit; None where the largest was not found, and `why_not` then says why.
     """
 
     option: str
@@ -44,8 +45,14 @@ class MaxBatch:
 
     @property
     def required_bytes(self) -> int | None:
-        """What that batch needs: at most the GPU that it was seen to fit, which is exact, where the least is not."""
-        return min(self.estimate.required_bytes, self.gpu.total_bytes) if self.estimate is not None else None
+        """What that batch needs: at most the GPU that it was seen to fit, which is exact, where the
+        least is not.
+        """
+        return (
+            min(self.estimate.required_bytes, self.gpu.total_bytes)
+            if self.estimate is not None
+            else None
+        )
 
 
 def largest(
@@ -55,7 +62,8 @@ def largest(
     gpus: Mapping[str, Gpu],
     experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Sequence[MaxBatch]]:
-    """Find the largest batch on each of these GPUs. The order's budget is for the dry runs of one batch.
+    """Find the largest batch on each of these GPUs. The order's budget is for the dry runs of one
+    batch.
 
     Raises:
         NoEstimate: a dry run failed, or the lever changes nothing.
@@ -69,7 +77,9 @@ def largest(
 
 @dataclass
 class _Tried:
-    """The dry runs so far; those of one kind of GPU (`DryRunsByKind.kind`) speak for all of that kind."""
+    """The dry runs so far; those of one kind of GPU (`DryRunsByKind.kind`) speak for all of that
+    kind.
+    """
 
     order: DryRunOrder
     lever: BatchLever
@@ -97,14 +107,17 @@ class _Tried:
             NoEstimate: as `largest` does.
         """
         order = self.lever.at(self.order, batch)
-        dry_runs = DryRunsByKind(order, {name: self.gpus[name]}, SharedBudget(order.budget), self.experience)
+        dry_runs = DryRunsByKind(
+            order, {name: self.gpus[name]}, SharedBudget(order.budget), self.experience
+        )
         try:
             estimate = yield from ComponentEstimates(dry_runs, self.component, name).on(name)
         except NoEstimate as error:
             raise NoEstimate(f"with a batch of {batch}: {error}", error.files) from error
         if order.batch is not None and not any(rank.trace.changed for rank in estimate.ranks):
             raise NoEstimate(
-                "no DataLoader gives its batches, or several with batches of different sizes; name what does:"
+                "no DataLoader gives its batches, or several with batches of different sizes; name "
+                "what does:"
                 " --vary batch_size=--OPTION or batch_size=VARIABLE"
             )
         self.of(name)[batch] = estimate
@@ -117,12 +130,16 @@ def _largest_on(name: str, tried: _Tried) -> Orders[MaxBatch]:
     fitting = {batch: estimate.fits(gpu) for batch, estimate in known.items()}
     while True:
         fits = max((batch for batch, does in fitting.items() if does), default=0)
-        over = min((batch for batch, does in fitting.items() if not does and batch > fits), default=None)
+        over = min(
+            (batch for batch, does in fitting.items() if not does and batch > fits), default=None
+        )
         at_most = known.get(fits)
         if over == fits + 1:
             return MaxBatch(name, gpu, fits, at_most, known[over])
         if fits >= MOST or runs == MOST_DRY_RUNS:
-            why = "a larger batch needs no more" if fits >= MOST else f"not found in {runs} dry runs"
+            why = (
+                "a larger batch needs no more" if fits >= MOST else f"not found in {runs} dry runs"
+            )
             return MaxBatch(name, gpu, fits, at_most, None, f"{why}; {tried.lever} was varied")
         is_open = (over or MOST) - fits
         batch = _next(name, tried, fits, over, halve=2 * is_open > was_open)
@@ -134,7 +151,8 @@ def _largest_on(name: str, tried: _Tried) -> Orders[MaxBatch]:
 def _next(name: str, tried: _Tried, fits: int, over: int | None, *, halve: bool) -> int:
     """Return the batch to try next: more than `fits`, less than `over`.
 
-    It is the one in the middle where a line has just left more than half of what was open: it bends.
+    It is the one in the middle where a line has just left more than half of what was open: it
+    bends.
     """
     known, gpu = tried.of(name), tried.gpus[name]
     if not known:
@@ -147,14 +165,18 @@ def _next(name: str, tried: _Tried, fits: int, over: int | None, *, halve: bool)
 
 
 def _further(known: Mapping[int, Estimate], gpu: Gpu) -> int | None:
-    """Return what fits by the line through the largest batch and one at most half of it; None: it does not rise."""
+    """Return what fits by the line through the largest batch and one at most half of it; None: it
+    does not rise.
+    """
     most = max(known, default=0)
     less = max((batch for batch in known if 2 * batch <= most), default=None)
     return _on_line(known, less, most, gpu) if less is not None else None
 
 
 def _on_line(known: Mapping[int, Estimate], less: int, more: int, gpu: Gpu) -> int | None:
-    """Return the largest batch that would fit if need rose straight from one batch to the other; None: it does not."""
+    """Return the largest batch that would fit if need rose straight from one batch to the other;
+    None: it does not.
+    """
     at_less, at_more = known[less].required_bytes, known[more].required_bytes
     if at_more <= at_less:
         return None

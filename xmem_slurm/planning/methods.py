@@ -1,7 +1,9 @@
-"""Which ways are there to share a model among GPUs, what of it does each keep on one, and what makes it so?
+"""Which ways are there to share a model among GPUs, what of it does each keep on one, and what
+makes it so?
 
-The levers are variables and arguments that the libraries read themselves: accelerate's environment (its `launch` sets
-the same variables; accelerate/utils/dataclasses.py, 1.15) and the arguments of transformers' TrainingArguments.
+The levers are variables and arguments that the libraries read themselves: accelerate's environment
+(its `launch` sets the same variables; accelerate/utils/dataclasses.py, 1.15) and the arguments of
+transformers' TrainingArguments.
 """
 
 from collections.abc import Mapping
@@ -9,7 +11,11 @@ from dataclasses import dataclass
 
 from xmem_slurm.trace import Training
 
-_DEEPSPEED, _FSDP, _SIZES = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG"
+_DEEPSPEED, _FSDP, _SIZES = (
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
 _FORMAT = "checkpoints are sharded, and made whole by"
 _OF_DEEPSPEED = "checkpoints are in DeepSpeed's format: the optimizer's state is sharded"
 _GATHERED = "checkpoints are gathered from all processes as they are saved"
@@ -31,9 +37,10 @@ _FSDP_MIXED = (
 class Method:
     """A way of training on several GPUs.
 
-    `shards` names what each GPU keeps only its part of ("parameters", "gradients", "optimizer"). What is `offloaded` is
-    on the host between uses: of that nothing need stay on a GPU. `changes` says what of the training itself is
-    another, and `mixed` what is besides in mixed precision, whose name is in place of {0}.
+    `shards` names what each GPU keeps only its part of ("parameters", "gradients", "optimizer").
+    What is `offloaded` is on the host between uses: of that nothing need stay on a GPU. `changes`
+    says what of the training itself is another, and `mixed` what is besides in mixed precision,
+    whose name is in place of {0}.
     """
 
     name: str
@@ -56,7 +63,9 @@ class Method:
 
     @property
     def base(self) -> str:
-        """The name that the probe has for it (`Training.method`), which says of offloading apart."""
+        """The name that the probe has for it (`Training.method`), which says of offloading
+        apart.
+        """
         return self.name.removesuffix("-offload")
 
     def is_seen(self, training: Training) -> bool:
@@ -68,17 +77,24 @@ _ALL = frozenset({"parameters", "gradients", "optimizer"})
 
 
 def _zero(stage: int, shards: set[str], *, offload: bool = False) -> Method:
-    """Return a stage of DeepSpeed's ZeRO; offloaded, the optimizer's state and step are on the host."""
+    """Return a stage of DeepSpeed's ZeRO; offloaded, the optimizer's state and step are on the
+    host.
+    """
     variables = {_DEEPSPEED: "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": str(stage)}
     changes = [f"{_FORMAT} zero_to_fp32.py" if "parameters" in shards else _OF_DEEPSPEED]
     if offload:
         variables["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu"
         changes.append(_ON_CPU)
-    name, away = f"zero{stage}{'-offload' if offload else ''}", frozenset({"optimizer"}) if offload else frozenset()
+    name, away = (
+        f"zero{stage}{'-offload' if offload else ''}",
+        frozenset({"optimizer"}) if offload else frozenset(),
+    )
     return Method(name, variables, frozenset(shards), away, tuple(changes), mixed=_ZERO_MIXED)
 
 
-def _fsdp(name: str, *, reshard: bool = True, offload: bool = False, is_hybrid: bool = False) -> Method:
+def _fsdp(
+    name: str, *, reshard: bool = True, offload: bool = False, is_hybrid: bool = False
+) -> Method:
     """Return a form of PyTorch's FSDP2."""
     variables = {
         _FSDP: "true",
@@ -114,7 +130,8 @@ METHODS: Mapping[str, Method] = {
         Method("fsdp1-offload", {}, _ALL, _ALL, (_GATHERED, _ON_CPU), mixed=_FSDP_MIXED),
     )
 }
-"""By the name that --allow and --forbid take; what comes earlier changes less, and is first where all is equal."""
+"""By the name that --allow and --forbid take; what comes earlier changes less, and is first where
+all is equal."""
 
 LIGHTNING: Mapping[str, str] = {
     "single": "auto",
@@ -134,12 +151,18 @@ OFF: Mapping[str, str] = dict.fromkeys((_DEEPSPEED, _FSDP, _SIZES), "false")
 EXPANDABLE = "expandable_segments:True"
 
 
-def variables_of(method: Method, shards: int, ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that have so many ranks train by a method, each copy of the model on `shards` of them."""
+def variables_of(
+    method: Method, shards: int, ranks: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that have so many ranks train by a method, each copy of the model on
+    `shards` of them.
+    """
     sizes = {}
     if method.is_hybrid:
         sizes = {"REPLICATE": ranks // shards, "SHARD": shards}
-    others = {name: off for name, off in OFF.items() if name not in method.variables and name in environ}
+    others = {
+        name: off for name, off in OFF.items() if name not in method.variables and name in environ
+    }
     return {
         **others,
         **method.variables,

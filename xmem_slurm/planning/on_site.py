@@ -36,10 +36,12 @@ A_DRY_RUN_SECONDS = 60.0
 
 
 class PlanWanted(NamedTuple):
-    """How a plan is wanted. `gpus` is a range ("1-8") or a number; `on` names options of the site, empty: all.
+    """How a plan is wanted. `gpus` is a range ("1-8") or a number; `on` names options of the site,
+    empty: all.
 
-    `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together. `margin` is the percent of
-    each GPU's memory that stays free, `policy` the order of the site's options where it is another than the site's.
+    `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together.
+    `margin` is the percent of each GPU's memory that stays free, `policy` the order of the site's
+    options where it is another than the site's.
     """
 
     gpus: str | None = None
@@ -77,13 +79,18 @@ class Planned:
         """
         if not self.plan.verified:
             failed = sum(row.status == "failed" for row in self.plan.rows)
-            without = f"; of {failed} of them it is not known, as their dry runs gave no answer" if failed else ""
+            without = (
+                f"; of {failed} of them it is not known, as their dry runs gave no answer"
+                if failed
+                else ""
+            )
             tried = counted(self.plan.dry_runs, "dry run")
             raise NoEstimate(f"none of the ways that were looked at fits ({tried}){without}")
         return self.plan.verified[0]
 
     def submission(self, row: Row) -> Submission:
-        """Return the job as it is submitted to train that way: it asks for that kind of GPU, and says why in a comment.
+        """Return the job as it is submitted to train that way: it asks for that kind of GPU, and
+        says why in a comment.
 
         Raises:
             UsageError: it cannot ask for that here.
@@ -92,10 +99,14 @@ class Planned:
         why = "; ".join([f"planned: {row.candidate}", *what_changes(self.plan.base, row.candidate)])
         option = self.site.option[row.candidate.option]
         site, written = self.site, self.plan.base.job
-        return rewrite(row.job, option, why, spelled=site.dialect, templates=site.templates, written=written)[0]
+        return rewrite(
+            row.job, option, why, spelled=site.dialect, templates=site.templates, written=written
+        )[0]
 
     def written(self, row: Row, path: Path) -> Mapping[Path, bytes]:
-        """Return what is written for a way: its script at `path`, and beside it the files that it needs."""
+        """Return what is written for a way: its script at `path`, and beside it the files that it
+        needs.
+        """
         script = self.submission(row).script
         assert script is not None
         files = dict[Path, bytes]()
@@ -122,7 +133,9 @@ class Planned:
         return " ".join(words)
 
 
-def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]) -> Planned:
+def plan(
+    job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]
+) -> Planned:
     """Find the best ways of training a job on the site's GPUs that fit.
 
     `tell` says what cannot wait; `shown` is what is going on.
@@ -142,7 +155,13 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     if unknown:
         raise UsageError(f"--on {unknown[0]}: site {site.name} has {', '.join(gpus)}")
     space = Space(
-        site, gpus, _counts(wanted.gpus, job), _methods(wanted), wanted.same_batch, wanted.on, BF16 in wanted.allow
+        site,
+        gpus,
+        _counts(wanted.gpus, job),
+        _methods(wanted),
+        wanted.same_batch,
+        wanted.on,
+        BF16 in wanted.allow,
     )
     each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
@@ -163,7 +182,8 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write a file that a way of training needs: it stays, as whoever submits that way needs it when the job starts.
+    """Write a file that a way of training needs: it stays, as whoever submits that way needs it
+    when the job starts.
 
     Raises:
         UsageError: it cannot be written.
@@ -184,7 +204,9 @@ def _methods(wanted: PlanWanted) -> list[Method]:
     allowed = [name for name in wanted.allow if name != BF16]
     unknown = [name for name in (*allowed, *wanted.forbid) if name not in METHODS]
     if unknown:
-        raise UsageError(f"{unknown[0]}: no such method; there are {', '.join(METHODS)}; and --allow {BF16}")
+        raise UsageError(
+            f"{unknown[0]}: no such method; there are {', '.join(METHODS)}; and --allow {BF16}"
+        )
     names = [name for name in METHODS if name in (allowed or METHODS) and name not in wanted.forbid]
     if not names:
         raise UsageError("--allow and --forbid leave no method")
@@ -192,7 +214,8 @@ def _methods(wanted: PlanWanted) -> list[Method]:
 
 
 def _counts(text: str | None, job: Submission) -> list[int]:
-    """Return the numbers of GPUs that are looked at: powers of two, the ends of the range, and the job's own number.
+    """Return the numbers of GPUs that are looked at: powers of two, the ends of the range, and the
+    job's own number.
 
     Raises:
         UsageError: it is no range of numbers.

@@ -1,7 +1,9 @@
-"""Which ways of training a job on a site's GPUs are the best that fit? The most promising are run dry until enough do.
+"""Which ways of training a job on a site's GPUs are the best that fit? The most promising are run
+dry until enough do.
 
-What is advised has been seen in a dry run of the very script that would be submitted, with the lever seen to have
-worked. What is ruled out needs more by a lower bound than its GPU has. When time is out the answer is the best so far.
+What is advised has been seen in a dry run of the very script that would be submitted, with the
+lever seen to have worked. What is ruled out needs more by a lower bound than its GPU has. When time
+is out the answer is the best so far.
 """
 
 import heapq
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 
 Objective = Literal["cost", "time", "fewest"]
 _Waiting = tuple[float, float, int, int, Candidate]
-"""What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps equals in order."""
+"""What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps
+equals in order."""
 _DryRun = tuple[str, int, bytes | None, tuple[str, ...], frozenset[tuple[str, str]]]
 """What one is of: the kind of GPU, and the job."""
 Status = Literal["verified", "too large", "host", "ruled out", "failed"]
@@ -62,10 +65,11 @@ NEAR = 1.0
 class Row:
     """One candidate, and what is known of it.
 
-    "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits its GPUs, but not
-    the host memory of their nodes; "ruled out" by a lower bound, of which `bound_bytes` are needed; "failed" is one
-    whose dry run gave none, and `why` says why. `seconds` are of one sample of the whole job, for comparing alone; None
-    where that is not known. `cost` is that by the site's prices.
+    "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits
+    its GPUs, but not the host memory of their nodes; "ruled out" by a lower bound, of which
+    `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds`
+    are of one sample of the whole job, for comparing alone; None where that is not known. `cost` is
+    that by the site's prices.
     """
 
     candidate: Candidate
@@ -81,7 +85,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Ways:
-    """The job as it is, and the ways that were looked at: first those that are verified, best first."""
+    """The job as it is, and the ways that were looked at: first those that are verified, best
+    first.
+    """
 
     base: Base
     rows: Sequence[Row]
@@ -91,7 +97,8 @@ class Ways:
     not_ranked: str = ""
     """Why the ways are not ranked by speed; "" where they are."""
     of_another_batch: Sequence[int] = ()
-    """The numbers of GPUs that were asked for, and with which an optimizer step would have more samples, or fewer."""
+    """The numbers of GPUs that were asked for, and with which an optimizer step would have more
+    samples, or fewer."""
     was_interrupted: bool = False
     """Whether Ctrl-C ended the search."""
     tried_next: Sequence[Candidate] = ()
@@ -105,7 +112,9 @@ class Ways:
 
 @dataclass
 class Search:
-    """A search under way. `order` is that of the job as it is written; its budget is for one dry run."""
+    """A search under way. `order` is that of the job as it is written; its budget is for one dry
+    run.
+    """
 
     order: DryRunOrder
     job: Submission
@@ -124,7 +133,8 @@ class Search:
     rows: list[Row] = field(default_factory=list)
     under_way: list[Candidate] = field(default_factory=list)
     brief: bool = False
-    """Whether it is enough to see training: the job as it is written was seen to do nothing else on a GPU."""
+    """Whether it is enough to see training: the job as it is written was seen to do nothing else on
+    a GPU."""
     runs: int = 0
     spent: float = 0.0
 
@@ -138,14 +148,18 @@ class Search:
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
         ((as_written, took),) = in_turn(partial(next, iter([self._run(self.job, largest)]), None))
         trace, copies = as_written.largest.trace, own_files.data_folder("deepspeed")
-        self.base = Base(self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies))
+        self.base = Base(
+            self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies)
+        )
         late = trace.seen is None or any(phase.step > forecast.STEPS for phase in trace.seen.phases)
         self.brief = not late and trace.seen.evaluation is None and not trace.seen.checkpoints
         self.found = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
         self.activations, self.run_seconds = forecast.Activations(), forecast.RunSeconds()
         gpus = {name: self.space.gpus[name] for name in self.space.options}
-        self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()}
+        self.hardware = {
+            name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()
+        }
         self._learn_from(as_written, took)
         waiting = self._waiting()
         try:
@@ -169,7 +183,9 @@ class Search:
         training = self.base.training
         self.run_seconds.learn(self.base.trace, took)
         if training.micro_batch:
-            some = Candidate("", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing)
+            some = Candidate(
+                "", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing
+            )
             self.activations.learn(some, as_written, self.found.total)
 
     def _waiting(self) -> list[_Waiting]:
@@ -197,28 +213,48 @@ class Search:
     def _push(self, heap: list[_Waiting], candidate: Candidate) -> None:
         """Let it wait; of equals first what is cheaper to have and to run dry."""
         price = candidate.gpus * self.space.site.option[candidate.option].cost
-        heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
+        heapq.heappush(
+            heap,
+            (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate),
+        )
 
     def _promise(self, candidate: Candidate) -> float:
-        """Return what is to be kept low, as it is expected. What may not fit, or not end in time, comes late.
+        """Return what is to be kept low, as it is expected. What may not fit, or not end in time,
+        comes late.
 
-        Last comes what is offloaded or tensor parallel: of the latter no collectives are known before a dry run.
+        Last comes what is offloaded or tensor parallel: of the latter no collectives are known
+        before a dry run.
         """
-        work = forecast.work(self.base, self.work, self.found, candidate) if self.work is not None else None
+        work = (
+            forecast.work(self.base, self.work, self.found, candidate)
+            if self.work is not None
+            else None
+        )
         seconds, cost = self._price(candidate, work)
-        least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
+        least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[
+            self.objective
+        ]
         is_last = candidate.method.offloaded or candidate.tensor > 1
-        may_answer = self._is_near(candidate) and self.run_seconds.of(candidate) <= self.order.budget.seconds
+        may_answer = (
+            self._is_near(candidate) and self.run_seconds.of(candidate) <= self.order.budget.seconds
+        )
         later = LATER if is_last else 0.0 if may_answer else UNLIKELY
         return (0.0 if least is None else least) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
         """Whether it is expected to fit, or to be near it."""
-        kept = bounds.bound(self.base, self.found, candidate) + forecast.beside(self.found, candidate)
-        return kept + self.activations.of(candidate) <= NEAR * self.space.gpus[candidate.option].total_bytes
+        kept = bounds.bound(self.base, self.found, candidate) + forecast.beside(
+            self.found, candidate
+        )
+        return (
+            kept + self.activations.of(candidate)
+            <= NEAR * self.space.gpus[candidate.option].total_bytes
+        )
 
     def _price(self, candidate: Candidate, work: Work | None) -> tuple[float | None, float | None]:
-        """Return the seconds of one sample of the whole job, and what it costs; None where no speed is known."""
+        """Return the seconds of one sample of the whole job, and what it costs; None where no speed
+        is known.
+        """
         hardware = self.hardware[candidate.option]
         if work is None or hardware is None:
             return None, None
@@ -227,7 +263,9 @@ class Search:
         return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
 
     def _verify(self, heap: list[_Waiting], in_turn: InTurn) -> None:
-        """Run dry what is most promising, until enough is verified, nothing is left, or the time is out."""
+        """Run dry what is most promising, until enough is verified, nothing is left, or the time is
+        out.
+        """
 
         def another() -> Orders[tuple[Row, Spent]] | None:
             candidate = self._next(heap)
@@ -245,11 +283,14 @@ class Search:
     def _next(self, heap: list[_Waiting]) -> Candidate | None:
         """Take the most promising of those that wait, if one is wanted beside those under way.
 
-        Where only one is wanted a second one may begin: seldom does the first one fit. What is not expected to fit, or
-        to end in time, is tried where nothing else fits.
+        Where only one is wanted a second one may begin: seldom does the first one fit. What is not
+        expected to fit, or to end in time, is tried where nothing else fits.
         """
         verified, going = sum(row.status == "verified" for row in self.rows), len(self.under_way)
-        enough, left = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE), self._left(going)
+        enough, left = (
+            verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE),
+            self._left(going),
+        )
         if enough or left <= 0:
             return None
         alike, found = self._off(heap)
@@ -265,9 +306,11 @@ class Search:
         return chosen
 
     def _off(self, heap: list[_Waiting]) -> tuple[list[Candidate], Candidate | None]:
-        """Take off the heap the most promising of a method that is not under way, and those before it.
+        """Take off the heap the most promising of a method that is not under way, and those before
+        it.
 
-        By what is under way more will be known of the latter. Of what waits more may be known than when it was pushed.
+        By what is under way more will be known of the latter. Of what waits more may be known than
+        when it was pushed.
         """
         alike = list[Candidate]()
         while heap:
@@ -290,7 +333,9 @@ class Search:
         return any(replace(other, option=candidate.option) == candidate for other in self.under_way)
 
     def _instead(self, row: Row) -> Iterator[Candidate]:
-        """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
+        """Yield what may fit where a candidate does not: expandable segments, if a replay says so;
+        a smaller batch.
+        """
         gpu, candidate = self.space.gpus[row.candidate.option], row.candidate
         tried = [] if row.estimate is None or candidate.expandable else row.estimate.ranks
         if tried and all(rank.failure_on(gpu, EXPANDABLE) is None for rank in tried):
@@ -310,7 +355,9 @@ class Search:
             self.activations.learn(row.candidate, row.estimate, kept)
 
     def _row(self, candidate: Candidate) -> Orders[tuple[Row, Spent]]:
-        """Run a candidate dry, and see whether it is what it should be, and fits; return what that took, too."""
+        """Run a candidate dry, and see whether it is what it should be, and fits; return what that
+        took, too.
+        """
         gpu = self.space.gpus[candidate.option]
         self.tell(f"dry run {self.runs + 1}: {'; '.join(map(str, self.under_way))}")
         try:
@@ -330,9 +377,17 @@ class Search:
         return Row(candidate, fits, job, found, 0, seconds, cost, host=host), took
 
     def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
-        """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what that took, too."""
+        """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what
+        that took, too.
+        """
         gpu = self.space.gpus[option]
-        key = gpu.capability, gpu.multiprocessors, job.script, job.argv, frozenset(job.environ.items())
+        key = (
+            gpu.capability,
+            gpu.multiprocessors,
+            job.script,
+            job.argv,
+            frozenset(job.environ.items()),
+        )
         if key not in self._known:
             self.runs += 1
             order = replace(self.order, job=from_submission(job), gpu=gpu, brief=self.brief)
@@ -348,7 +403,9 @@ class Search:
         return estimate(traces, option, gpu, experience), took
 
     def _left(self, beside: int) -> float:
-        """Return the seconds that are left for one more dry run beside so many that are under way."""
+        """Return the seconds that are left for one more dry run beside so many that are under
+        way.
+        """
         done = self.runs - len(self.under_way)
         return self.seconds - self.spent - beside * self.spent / max(1, done)
 
@@ -357,13 +414,18 @@ class Search:
 
     def _planned(self, waiting: Sequence[_Waiting]) -> Ways:
         """Return what is known so far, with so many ways waiting to be tried."""
-        nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)
+        nodes = max(
+            (row.candidate.nodes for row in self.rows if row.status == "verified"), default=1
+        )
         not_ranked = speed.cannot_rank(nodes, pipelines=False)
         if self.work is None or not all(self.hardware.values()):
             not_ranked = "of this job or these GPUs no speed is known"
         verified = [row for row in self.rows if row.status == "verified"]
         others = [row for row in self.rows if row.status != "verified"]
-        rows = [*self._ranked(verified, ranked=not not_ranked), *sorted(others, key=lambda row: row.candidate.gpus)]
+        rows = [
+            *self._ranked(verified, ranked=not not_ranked),
+            *sorted(others, key=lambda row: row.candidate.gpus),
+        ]
         others_near = [self._near(candidate) for *_, candidate in waiting]
         tried_next = sorted(filter(self._is_near, others_near), key=self._promise)
         return Ways(
@@ -372,7 +434,9 @@ class Search:
         )
 
     def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:
-        """Return rows best first; of those that are a tie first what costs less to have, and what changes less."""
+        """Return rows best first; of those that are a tie first what costs less to have, and what
+        changes less.
+        """
 
         def price(row: Row) -> float:
             return row.candidate.gpus * self.space.site.option[row.candidate.option].cost
@@ -385,17 +449,24 @@ class Search:
 
         classes, best = dict[int, int](), 0.0
         for row in sorted(rows, key=least):
-            if not classes or not (least(row) == best or (ranked and speed.same_class(best, least(row)))):
+            if not classes or not (
+                least(row) == best or (ranked and speed.same_class(best, least(row)))
+            ):
                 best = least(row)
                 classes[id(row)] = len(classes)
             else:
                 classes[id(row)] = max(classes.values())
         order = list(METHODS)
-        return sorted(rows, key=lambda row: (classes[id(row)], price(row), order.index(row.candidate.method.name)))
+        return sorted(
+            rows,
+            key=lambda row: (classes[id(row)], price(row), order.index(row.candidate.method.name)),
+        )
 
 
 def prices(rows: Sequence[Row], pick: Callable[[Row], float | None]) -> Mapping[int, float]:
-    """Return of each row how many times the least of a figure it has, by its place; without those that have none."""
+    """Return of each row how many times the least of a figure it has, by its place; without those
+    that have none.
+    """
     known = {place: figure for place, row in enumerate(rows) if (figure := pick(row))}
     least = min(known.values(), default=1.0)
     return {place: figure / least for place, figure in known.items()}

@@ -18,8 +18,8 @@ from xmem_slurm.sizing.placement import candidates as options_for
 class Space:
     """What is looked at: the site and the GPU of each of its options, numbers of GPUs, methods.
 
-    `on` names the options in question, empty: all. With `same_batch` the samples of an optimizer step stay as many;
-    with `bf16` a job may compute in that which does not.
+    `on` names the options in question, empty: all. With `same_batch` the samples of an optimizer
+    step stay as many; with `bf16` a job may compute in that which does not.
     """
 
     site: Site
@@ -33,15 +33,33 @@ class Space:
     @property
     def options(self) -> Sequence[str]:
         """The options in question: shares of a GPU are none."""
-        return [n for n, each in self.site.option.items() if n in (self.on or self.gpus) and each.share is None]
+        return [
+            n
+            for n, each in self.site.option.items()
+            if n in (self.on or self.gpus) and each.share is None
+        ]
 
     def all_of(self, base: Base) -> Iterator[Candidate]:
-        """Yield every way that could be tried, with the largest batch of each; `smaller` has the others."""
+        """Yield every way that could be tried, with the largest batch of each; `smaller` has the
+        others.
+        """
         training, trainer = base.training, trainer_of(base)
-        checkpointings = dict.fromkeys((training.checkpointing, training.checkpointing or trainer.can_checkpoint))
-        halves = (False, True) if self.bf16 and trainer.can_bf16 and training.precision != "bf16" else (False,)
-        counts = self.counts if base.can_be_launched else [each for each in self.counts if each == base.ranks]
-        for count, tensor in ((count, each) for count in counts for each in trainer.tensors if count % each == 0):
+        checkpointings = dict.fromkeys(
+            (training.checkpointing, training.checkpointing or trainer.can_checkpoint)
+        )
+        halves = (
+            (False, True)
+            if self.bf16 and trainer.can_bf16 and training.precision != "bf16"
+            else (False,)
+        )
+        counts = (
+            self.counts
+            if base.can_be_launched
+            else [each for each in self.counts if each == base.ranks]
+        )
+        for count, tensor in (
+            (count, each) for count in counts for each in trainer.tensors if count % each == 0
+        ):
             micro, accumulation = next(self._batches(base, count // tensor), (0, 0))
             if not accumulation:
                 continue
@@ -51,18 +69,36 @@ class Space:
                 for method, shards in self._ways(trainer, count, tensor, nodes):
                     for checkpointing, half in itertools.product(checkpointings, halves):
                         yield Candidate(
-                            *(option, count, nodes, method, shards, micro, accumulation, checkpointing),
+                            *(
+                                option,
+                                count,
+                                nodes,
+                                method,
+                                shards,
+                                micro,
+                                accumulation,
+                                checkpointing,
+                            ),
                             tensor=tensor,
                             bf16=half,
                             lever=base.lever,
                         )
 
     def of_another_batch(self, base: Base) -> Sequence[int]:
-        """Return the numbers of GPUs that are left out as an optimizer step would have more samples, or fewer."""
-        counts, tensors = self.counts if base.can_be_launched and base.batch else (), trainer_of(base).tensors
+        """Return the numbers of GPUs that are left out as an optimizer step would have more
+        samples, or fewer.
+        """
+        counts, tensors = (
+            self.counts if base.can_be_launched and base.batch else (),
+            trainer_of(base).tensors,
+        )
 
         def has_batch(count: int) -> bool:
-            return any(any(True for _ in self._batches(base, count // n)) for n in tensors if count % n == 0)
+            return any(
+                any(True for _ in self._batches(base, count // n))
+                for n in tensors
+                if count % n == 0
+            )
 
         return [count for count in counts if not has_batch(count)]
 
@@ -74,7 +110,9 @@ class Space:
         return None
 
     def _batches(self, base: Base, ranks: int) -> Iterator[tuple[int, int]]:
-        """Yield (micro batch, accumulation), the largest first; the job's own alone where that cannot be changed."""
+        """Yield (micro batch, accumulation), the largest first; the job's own alone where that
+        cannot be changed.
+        """
         own, trainer = (base.training.micro_batch, base.training.accumulation), trainer_of(base)
         can_vary, can_accumulate = trainer.can_vary, trainer.can_accumulate
         each, rest = divmod(base.batch, ranks)
@@ -92,7 +130,8 @@ class Space:
             )
 
     def _places(self, base: Base, count: int) -> Iterator[tuple[str, int]]:
-        """Yield the options that have so many GPUs for the job, and on how many nodes: as few as do.
+        """Yield the options that have so many GPUs for the job, and on how many nodes: as few as
+        do.
 
         Of these, on which it can be told to be; `Base.not_scaled` says why on others it cannot.
         """
@@ -103,17 +142,25 @@ class Space:
                 continue
             try:
                 tasks = base.tasks(count // nodes, nodes)
-                request = asking(base.job, count // nodes, nodes, tasks, self.site.dialect.options).request
+                request = asking(
+                    base.job, count // nodes, nodes, tasks, self.site.dialect.options
+                ).request
             except UsageError:
                 continue
             if option in options_for(demand_of(request, self.site), self.site, self.gpus):
                 yield option, nodes
 
-    def _ways(self, trainer: Trainer, count: int, tensor: int, nodes: int) -> Iterator[tuple[Method, int]]:
-        """Yield the methods that the job can be told to use, and among how many processes a copy of the model is."""
+    def _ways(
+        self, trainer: Trainer, count: int, tensor: int, nodes: int
+    ) -> Iterator[tuple[Method, int]]:
+        """Yield the methods that the job can be told to use, and among how many processes a copy of
+        the model is.
+        """
         parts = count // tensor
         for method in self.methods:
-            if not trainer.can_be(method, parts) or (tensor > 1 and method.name == "ddp"):  # DDP wants all ranks alike
+            if not trainer.can_be(method, parts) or (
+                tensor > 1 and method.name == "ddp"
+            ):  # DDP wants all ranks alike
                 continue
             if not method.is_hybrid:
                 yield method, parts if method.shards else 1

@@ -1,8 +1,10 @@
-"""Which of several ways to train is faster? A roofline that only ranks: its seconds are never shown.
+"""Which of several ways to train is faster? A roofline that only ranks: its seconds are never
+shown.
 
-What one step does is counted in a dry run (`work_of`); what a GPU and its links can do at most is data (`hardware`).
-No constant is fitted to measured training: each is of a data sheet, of a library's source, or a round number of others'
-measurements, and says which. Two times within 10 % of each other are a tie.
+What one step does is counted in a dry run (`work_of`); what a GPU and its links can do at most is
+data (`hardware`). No constant is fitted to measured training: each is of a data sheet, of a
+library's source, or a round number of others' measurements, and says which. Two times within 10 %
+of each other are a tie.
 """
 
 import math
@@ -31,43 +33,50 @@ __all__ = [
 TIE = 0.10
 """Differences below it are ties."""
 MOST_NODES = 8
-"""Beyond it stragglers and the network's topology decide: the first choice may be far off (docs/planning-speed.md)."""
+"""Beyond it stragglers and the network's topology decide: the first choice may be far off
+(docs/planning-speed.md)."""
 
 PRODUCT_SHARE = 0.8
-"""Of the peak of the tensor cores that the best product reaches: 80 % on H100 SXM, 86 % on A100 SXM, the rest goes to
-power (S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul FLOPS")."""
+"""Of the peak of the tensor cores that the best product reaches: 80 % on H100 SXM, 86 % on A100
+SXM, the rest goes to power (S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul
+FLOPS")."""
 ATTENTION_SHARE = 0.4
-"""Of the peak, in FlashAttention-2: 35 % on H100 (arXiv 2407.08608), 50 to 73 % on A100 (2307.08691); backward less."""
+"""Of the peak, in FlashAttention-2: 35 % on H100 (arXiv 2407.08608), 50 to 73 % on A100
+(2307.08691); backward less."""
 TILE = (128, 256)
-"""What one multiprocessor computes of a product at a time: cuBLAS' largest tile for 16-bit operands."""
+"""What one multiprocessor computes of a product at a time: cuBLAS' largest tile for 16-bit
+operands."""
 MEMORY_SHARE = 0.9
-"""Of the data sheet's memory bandwidth that a stream reaches (BabelStream: A100 and H100 90 to 93 %)."""
+"""Of the data sheet's memory bandwidth that a stream reaches (BabelStream: A100 and H100 90 to 93
+%)."""
 LINK_SHARE = 0.8
-"""Of a link's bandwidth that NCCL moves in large messages (nccl-tests on NVLink 3 and 4: 230 of 300, 360 of 450 GB/s
-in all-gathers)."""
+"""Of a link's bandwidth that NCCL moves in large messages (nccl-tests on NVLink 3 and 4: 230 of
+300, 360 of 450 GB/s in all-gathers)."""
 
 BACKWARD = 2 / 3
 """Of a step's FLOPs: gradients by inputs and by weights for each product of the forward pass."""
 
 LAUNCH_SECONDS = 15e-6
-"""Of the host, for a kernel of eager torch, its operator's dispatch and its share of autograd included; 5 us are the
-launch itself."""
+"""Of the host, for a kernel of eager torch, its operator's dispatch and its share of autograd
+included; 5 us are the launch itself."""
 COLLECTIVE_SECONDS = 150e-6
-"""Of the host, for a collective called from Python: buffers, events, streams and checks of torch's ProcessGroupNCCL."""
+"""Of the host, for a collective called from Python: buffers, events, streams and checks of torch's
+ProcessGroupNCCL."""
 
 BASE_LATENCY = 8.4e-6
 NVLINK_LATENCY = 3.4e-6
 PCIE_LATENCY = 5.7e-6
 NETWORK_LATENCY = 14.0e-6
-"""Of a ring and of each of its hops, protocol Simple (NVIDIA/nccl src/graph/tuning.cc, baseLat and hwLat, 2.18)."""
+"""Of a ring and of each of its hops, protocol Simple (NVIDIA/nccl src/graph/tuning.cc, baseLat and
+hwLat, 2.18)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """What one GPU of a site and its links can do at most.
 
-    Links are those of one GPU in one direction, but the network: all adapters of a node together. Without NVLink
-    `nvlink_bytes_per_second` is 0, and PCIe is what GPUs of a node have.
+    Links are those of one GPU in one direction, but the network: all adapters of a node together.
+    Without NVLink `nvlink_bytes_per_second` is 0, and PCIe is what GPUs of a node have.
     """
 
     peak_flops: Mapping[str, float]
@@ -84,9 +93,11 @@ NETWORK_GB_PER_SECOND = 25.0
 
 
 def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None:
-    """Return what an option's GPU and the links of its nodes can do; None where the catalogue has no speed of it.
+    """Return what an option's GPU and the links of its nodes can do; None where the catalogue has
+    no speed of it.
 
-    Where several groups of nodes have the option, the slowest link of each kind counts: a job may get those.
+    Where several groups of nodes have the option, the slowest link of each kind counts: a job may
+    get those.
     """
     speed = gpu.speed
     if speed is None:
@@ -95,7 +106,9 @@ def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None
 
     def slowest(key: str, otherwise: float) -> float:
         said = [getattr(nodes.links, key) for nodes in groups]
-        return 1e9 * min((otherwise if value is None else value for value in said), default=otherwise)
+        return 1e9 * min(
+            (otherwise if value is None else value for value in said), default=otherwise
+        )
 
     return Hardware(
         peak_flops={precision: 1e12 * peak for precision, peak in speed.tflops.items()},
@@ -111,11 +124,13 @@ def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None
 def step_seconds(work: Work, hardware: Hardware) -> float:
     """Return the seconds of one optimizer step at what the hardware can do; only ever for ranking.
 
-    The GPU computes, waits for the collectives that nothing hides, and for what comes from the host; or it waits for
-    the host to launch all that.
+    The GPU computes, waits for the collectives that nothing hides, and for what comes from the
+    host; or it waits for the host to launch all that.
     """
     gpu = _compute_seconds(work, hardware)
-    exposed = sum(max(0.0, seconds - beside * gpu) for beside, seconds in _by_overlap(work, hardware).items())
+    exposed = sum(
+        max(0.0, seconds - beside * gpu) for beside, seconds in _by_overlap(work, hardware).items()
+    )
     offloaded = work.offloaded_bytes / (LINK_SHARE * hardware.pcie_bytes_per_second)
     return max(gpu + exposed + offloaded, _host_seconds(work))
 
@@ -123,16 +138,22 @@ def step_seconds(work: Work, hardware: Hardware) -> float:
 def _host_seconds(work: Work) -> float:
     """Return what the host needs to launch all of it.
 
-    It is not the time of the dry run's own step, most of which is the probe's: 90 us a kernel, and other at each run.
+    It is not the time of the dry run's own step, most of which is the probe's: 90 us a kernel, and
+    other at each run.
     """
     called = sum(each.count for each in work.collectives)
     return work.launches * LAUNCH_SECONDS + called * COLLECTIVE_SECONDS
 
 
 def _compute_seconds(work: Work, hardware: Hardware) -> float:
-    """Return the seconds of all kernels: those of products and attention, and those that only move bytes."""
+    """Return the seconds of all kernels: those of products and attention, and those that only move
+    bytes.
+    """
     products = sum(product_seconds(product, hardware) for product in work.products)
-    other = sum(flops / (ATTENTION_SHARE * _peak(hardware, precision)) for precision, flops in work.flops.items())
+    other = sum(
+        flops / (ATTENTION_SHARE * _peak(hardware, precision))
+        for precision, flops in work.flops.items()
+    )
     return products + other + work.bytes / (MEMORY_SHARE * hardware.memory_bytes_per_second)
 
 
@@ -140,9 +161,11 @@ _OPERAND_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 
 
 
 def product_seconds(product: Product, hardware: Hardware) -> float:
-    """Return the seconds of products: whole waves of tiles over the multiprocessors, or their operands' bytes.
+    """Return the seconds of products: whole waves of tiles over the multiprocessors, or their
+    operands' bytes.
 
-    Where tiles are fewer than multiprocessors, libraries choose smaller ones or split k, so that none is idle.
+    Where tiles are fewer than multiprocessors, libraries choose smaller ones or split k, so that
+    none is idle.
     """
     rows, columns = TILE
     tiles = math.ceil(product.m / rows) * math.ceil(product.n / columns) * product.batch
@@ -150,13 +173,19 @@ def product_seconds(product: Product, hardware: Hardware) -> float:
     full = math.ceil(waves) / waves if waves > 1 else 1.0
     peak = PRODUCT_SHARE * _peak(hardware, product.precision)
     size = _OPERAND_BYTES.get(product.precision, 2)
-    moved = size * product.batch * (product.m * product.k + product.k * product.n + product.m * product.n)
+    moved = (
+        size
+        * product.batch
+        * (product.m * product.k + product.k * product.n + product.m * product.n)
+    )
     bound = product.count * moved / (MEMORY_SHARE * hardware.memory_bytes_per_second)
     return max(product.flops * full / peak, bound)
 
 
 def _peak(hardware: Hardware, precision: str) -> float:
-    """Return the peak in this precision; in one that a GPU lacks, that of fp32, in which it is then computed."""
+    """Return the peak in this precision; in one that a GPU lacks, that of fp32, in which it is then
+    computed.
+    """
     return hardware.peak_flops.get(precision) or hardware.peak_flops["fp32"]
 
 
@@ -173,10 +202,12 @@ _WHOLE = ("send", "broadcast", "reduce")
 
 
 def collective_seconds(collective: Collective, hardware: Hardware) -> float:
-    """Return the seconds of collectives on a ring, as NCCL reckons them: each hop's latency, and bytes by bandwidth.
+    """Return the seconds of collectives on a ring, as NCCL reckons them: each hop's latency, and
+    bytes by bandwidth.
 
-    All GPUs of a node do the like at once, in other groups: a group has the share of the network that its ranks on a
-    node are of the node's GPUs. On one node, or where the network is faster, the ring is as fast as its links there.
+    All GPUs of a node do the like at once, in other groups: a group has the share of the network
+    that its ranks on a node are of the node's GPUs. On one node, or where the network is faster,
+    the ring is as fast as its links there.
     """
     ranks, nodes = collective.ranks, min(collective.nodes, collective.ranks)
     if ranks <= 1:
@@ -185,7 +216,9 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     hop = NVLINK_LATENCY if hardware.nvlink_bytes_per_second else PCIE_LATENCY
     slowest = inside
     if nodes > 1:
-        network = hardware.network_bytes_per_second * min(1.0, ranks / nodes / hardware.gpus_per_node)
+        network = hardware.network_bytes_per_second * min(
+            1.0, ranks / nodes / hardware.gpus_per_node
+        )
         slowest = network if ranks == nodes else min(inside, network)
     rounds = 2 if collective.kind == "all_reduce" else 1
     hops = rounds * (ranks - 1)
@@ -200,8 +233,9 @@ def work_of(trace: Trace) -> Work | None:
 
     None where no two steps were seen, and where CUDA graphs ran, whose kernels nobody sees.
 
-    A group as large as the job is on all of its nodes. Of smaller ones, those that are waited for at once are tensor
-    parallel, and their ranks are neighbours; others are data parallel, and have a rank on each node if they can.
+    A group as large as the job is on all of its nodes. Of smaller ones, those that are waited for
+    at once are tensor parallel, and their ranks are neighbours; others are data parallel, and have
+    a rank on each node if they can.
     """
     counts = trace.counts
     if counts is None or any(row.kind == "graph" for row in counts.rows):
@@ -211,7 +245,9 @@ def work_of(trace: Trace) -> Work | None:
         if row.kind in ("attention", "convolution"):
             flops[row.word] += float(row.of[0]) * row.count
     return Work(
-        products=tuple(Product(*row.of, row.word, row.count) for row in counts.rows if row.kind == "product"),
+        products=tuple(
+            Product(*row.of, row.word, row.count) for row in counts.rows if row.kind == "product"
+        ),
         flops=flops,
         bytes=_touched_bytes(trace),
         launches=counts.launches,
@@ -220,18 +256,29 @@ def work_of(trace: Trace) -> Work | None:
             for row in counts.rows
             if row.kind in _COLLECTIVES and row.of[1] > 1
         ),
-        offloaded_bytes=float(sum(row.of[0] * row.count for row in counts.rows if row.kind == "copied")),
+        offloaded_bytes=float(
+            sum(row.of[0] * row.count for row in counts.rows if row.kind == "copied")
+        ),
     )
 
 
-_COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
+_COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "send",
+)
 
 
 def _collective(row: CountedRow, trace: Trace, backwards: int) -> Collective:
-    """Return a counted collective with the nodes of its group, and what of the computation it runs beside.
+    """Return a counted collective with the nodes of its group, and what of the computation it runs
+    beside.
 
-    What is gathered ahead, and what is scattered, runs beside each micro batch (FSDP); gradients that are reduced, as
-    DDP does, beside the last backward pass.
+    What is gathered ahead, and what is scattered, runs beside each micro batch (FSDP); gradients
+    that are reduced, as DDP does, beside the last backward pass.
     """
     size, ranks = row.of[:2]
     waited = row.word == "waited"
@@ -244,19 +291,26 @@ def _collective(row: CountedRow, trace: Trace, backwards: int) -> Collective:
 
 
 def _touched_bytes(trace: Trace) -> float:
-    """Return the bytes that kernels other than products read and write in the step, told by what is allocated.
+    """Return the bytes that kernels other than products read and write in the step, told by what is
+    allocated.
 
-    What is made in a step is written once and read once, an activation once more in the backward pass. The optimizer
-    reads and writes its state and the parameters, and reads the gradients. Of steps that differ the middle one counts:
-    where some were left out of the trace, what lies between two marks may be more than one.
+    What is made in a step is written once and read once, an activation once more in the backward
+    pass. The optimizer reads and writes its state and the parameters, and reads the gradients. Of
+    steps that differ the middle one counts: where some were left out of the trace, what lies
+    between two marks may be more than one.
     """
     steps = [mark.allocations for mark in trace.marks if mark.kind == "step"]
     spans = [trace.allocations[start:end] for start, end in pairwise(steps)] or [trace.allocations]
     held = dict.fromkeys(Category, 0)
     for allocation in trace.allocations[: steps[0]] if steps else ():
         held[allocation.category] += allocation.size
-    new = (sum(each.size * (3 if each.category is Category.ACT else 2) for each in made) for made in spans)
-    return float(median_low(new) + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD])
+    new = (
+        sum(each.size * (3 if each.category is Category.ACT else 2) for each in made)
+        for made in spans
+    )
+    return float(
+        median_low(new) + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD]
+    )
 
 
 def same_class(a: float, b: float) -> bool:
@@ -265,7 +319,9 @@ def same_class(a: float, b: float) -> bool:
 
 
 def cannot_rank(nodes: int, *, pipelines: bool) -> str:
-    """Return why a way that needs so many nodes, or has pipelines, is not ranked by speed; "" where it is."""
+    """Return why a way that needs so many nodes, or has pipelines, is not ranked by speed; "" where
+    it is.
+    """
     if pipelines:
         return "pipelines are not ranked by speed"
     return f"more than {MOST_NODES} nodes are not ranked by speed" if nodes > MOST_NODES else ""

@@ -1,6 +1,8 @@
-"""What can a job be told, and in which words? That is up to whose trainer runs; an own loop has what the user names.
+"""What can a job be told, and in which words? That is up to whose trainer runs; an own loop has
+what the user names.
 
-Names are those of accelerate 1.15, transformers 5.17, DeepSpeed 0.19, Lightning 2.6 (LightningCLI) and torchtitan 0.2.
+Names are those of accelerate 1.15, transformers 5.17, DeepSpeed 0.19, Lightning 2.6 (LightningCLI)
+and torchtitan 0.2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,8 @@ from xmem_slurm.planning.methods import LIGHTNING, METHODS, OFF, Method, variabl
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer that is told nothing of its method: as many processes of it as there are, and the batch that is named.
+    """A trainer that is told nothing of its method: as many processes of it as there are, and the
+    batch that is named.
 
     `can_vary`: the batch of a process; `can_accumulate`: how many of them make a step.
     """
@@ -42,10 +45,14 @@ class Trainer:
         own = self.base.training
         if count == 1:
             return method.name == "single"
-        return method.is_seen(own) or (method.name == "ddp" and own.method == "single" and bool(own.by))
+        return method.is_seen(own) or (
+            method.name == "ddp" and own.method == "single" and bool(own.by)
+        )
 
     def _is_alone(self, method: Method) -> bool:
-        """Whether a method makes sense on one GPU: as it is, or with the optimizer on the host, where that can be."""
+        """Whether a method makes sense on one GPU: as it is, or with the optimizer on the host,
+        where that can be.
+        """
         return method.name == "single" or (self._is_zero(method) and bool(method.offloaded))
 
     def _is_zero(self, method: Method) -> bool:
@@ -54,12 +61,20 @@ class Trainer:
     def variables(self, candidate: Candidate) -> Mapping[str, str]:
         """Return the variables with which it trains that way."""
         name = self.base.lever.name if self.base.lever is not None else "-"
-        return {} if name.startswith("-") or self._has_batch(candidate) else {name: str(candidate.micro_batch)}
+        return (
+            {}
+            if name.startswith("-") or self._has_batch(candidate)
+            else {name: str(candidate.micro_batch)}
+        )
 
     def arguments(self, candidate: Candidate) -> Mapping[str, str]:
         """Return the arguments with which it trains that way."""
         name = self.base.lever.name if self.base.lever is not None else ""
-        return {name: str(candidate.micro_batch)} if name.startswith("-") and not self._has_batch(candidate) else {}
+        return (
+            {name: str(candidate.micro_batch)}
+            if name.startswith("-") and not self._has_batch(candidate)
+            else {}
+        )
 
     def changes(self, candidate: Candidate) -> Sequence[str]:
         """Say what of the training itself is another by the method, and is not so by its own."""
@@ -85,7 +100,8 @@ class Trainer:
 class Accelerate(Trainer):
     """accelerate's environment says how the model is shared, and how often an own loop accumulates.
 
-    Where the job says by arguments or a file that it shards, or shards by its own code, it stays with that.
+    Where the job says by arguments or a file that it shards, or shards by its own code, it stays
+    with that.
     """
 
     can_accumulate = True
@@ -93,19 +109,26 @@ class Accelerate(Trainer):
 
     def can_be(self, method: Method, count: int) -> bool:
         """By variables, where the job has none of its own for it."""
-        told = self.base.training.method in ("single", "ddp", "dp") or self.base.is_told_by_variables
+        told = (
+            self.base.training.method in ("single", "ddp", "dp") or self.base.is_told_by_variables
+        )
         if not told:
             return super().can_be(method, count)
         if count == 1:
             return self._is_alone(method)
-        return method.name == "ddp" or (bool(method.variables) and (self._is_zero(method) or method.is_fsdp))
+        return method.name == "ddp" or (
+            bool(method.variables) and (self._is_zero(method) or method.is_fsdp)
+        )
 
     def variables(self, candidate: Candidate) -> Mapping[str, str]:
         """Return accelerate's."""
         variables = dict(super().variables(candidate))
         if not self._is_so(candidate):
             script = self.base.job.script or b""
-            environ = {**self.base.job.environ, **{name: "" for name in OFF if name.encode() in script}}
+            environ = {
+                **self.base.job.environ,
+                **{name: "" for name in OFF if name.encode() in script},
+            }
             variables |= variables_of(candidate.method, candidate.shards, candidate.gpus, environ)
         if candidate.bf16:
             variables["ACCELERATE_MIXED_PRECISION"] = "bf16"
@@ -139,12 +162,16 @@ class Transformers(Accelerate):
         if candidate.checkpointing and not self.base.training.checkpointing:
             arguments["--gradient_checkpointing"] = "True"
         if candidate.bf16:
-            arguments |= {"--bf16": "True"} | ({"--fp16": "False"} if self.base.training.precision == "fp16" else {})
+            arguments |= {"--bf16": "True"} | (
+                {"--fp16": "False"} if self.base.training.precision == "fp16" else {}
+            )
         return arguments
 
 
 class DeepSpeedFile(Trainer):
-    """DeepSpeed is told by its file (`deepspeed_json`): the stage, offloading, and batches where it makes them."""
+    """DeepSpeed is told by its file (`deepspeed_json`): the stage, offloading, and batches where it
+    makes them.
+    """
 
     can_accumulate = True
 
@@ -167,7 +194,9 @@ class TransformersByFile(Transformers):
 
 
 def _by_file(base: Base, method: Method, count: int) -> bool:
-    return method.name.startswith("zero") and (count > 1 or bool(method.offloaded) or method.is_seen(base.training))
+    return method.name.startswith("zero") and (
+        count > 1 or bool(method.offloaded) or method.is_seen(base.training)
+    )
 
 
 class LightningOptions(Trainer):
@@ -180,7 +209,9 @@ class LightningOptions(Trainer):
         """By the strategies that Lightning has a name for."""
         if count == 1:
             return self._is_alone(method)
-        return method.name in ("ddp", "fsdp1", "fsdp1-offload") or (self._is_zero(method) and method.name in LIGHTNING)
+        return method.name in ("ddp", "fsdp1", "fsdp1-offload") or (
+            self._is_zero(method) and method.name in LIGHTNING
+        )
 
     def arguments(self, candidate: Candidate) -> Mapping[str, str]:
         """Return those of its Trainer; it wants to know of all processes, whoever starts them."""
@@ -209,7 +240,9 @@ class TorchtitanOptions(Trainer):
         return self.base.training.can_checkpoint
 
     def changes(self, _candidate: Candidate) -> Sequence[str]:
-        """Its checkpoints are alike, and reductions are in mixed_precision_reduce, whatever the degrees."""
+        """Its checkpoints are alike, and reductions are in mixed_precision_reduce, whatever the
+        degrees.
+        """
         return ()
 
     @property
@@ -222,11 +255,16 @@ class TorchtitanOptions(Trainer):
         return method.name in (("ddp", "fsdp2", "fsdp2-grad", "hsdp") if count > 1 else ("single",))
 
     def arguments(self, candidate: Candidate) -> Mapping[str, str]:
-        """Return degrees, batches and checkpointing; as many accumulate as the batch of a step is larger."""
+        """Return degrees, batches and checkpointing; as many accumulate as the batch of a step is
+        larger.
+        """
         base, arguments = self.base, dict[str, str]()
         copies = candidate.data_ranks // candidate.shards
         degrees = {
-            "data_parallel_replicate_degree": (copies, base.data_ranks // max(1, base.training.shards)),
+            "data_parallel_replicate_degree": (
+                copies,
+                base.data_ranks // max(1, base.training.shards),
+            ),
             "data_parallel_shard_degree": (candidate.shards, base.training.shards),
             "tensor_parallel_degree": (candidate.tensor, base.training.tensor),
         }

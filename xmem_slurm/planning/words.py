@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 
 def last_value(argv: Sequence[str], option: str) -> str | None:
-    """Return what stands behind an option, or is joined to it by "=", the last time: that one counts; None: nothing."""
+    """Return what stands behind an option, or is joined to it by "=", the last time: that one
+    counts; None: nothing.
+    """
     found = None
     for place, word in enumerate(argv):
         behind = next(iter(argv[place + 1 : place + 2]), "-")

@@ -1,4 +1,6 @@
-"""Run by every Python of a dry run as it starts: wait for torch, then run the sitecustomize that was here before."""
+"""Run by every Python of a dry run as it starts: wait for torch, then run the sitecustomize that
+was here before.
+"""
 
 import os
 import sys
@@ -7,7 +9,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _chain():
-    """Import the `sitecustomize` that Python would have found without this folder, which leaves sys.path for good."""
+    """Import the `sitecustomize` that Python would have found without this folder, which leaves
+    sys.path for good.
+    """
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     ours = sys.modules.pop("sitecustomize")
     try:

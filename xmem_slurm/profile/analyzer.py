@@ -1,13 +1,15 @@
-"""The Analyzer (xMem, section 3.2): which blocks of memory were there, whose were they, and how long did they live?
+"""The Analyzer (xMem, section 3.2): which blocks of memory were there, whose were they, and how
+long did they live?
 
-It pairs the profiler's allocations and frees to blocks, and gives each block the operator that made it, the module and
-the phase it was made in, what it is for, and whether it would lie on the GPU. What the pairing must stand:
+It pairs the profiler's allocations and frees to blocks, and gives each block the operator that made
+it, the module and the phase it was made in, what it is for, and whether it would lie on the GPU.
+What the pairing must stand:
 
-- An address is used again and again: a block ends at its free, or at the next allocation of its address where torch did
-  not report the free.
+- An address is used again and again: a block ends at its free, or at the next allocation of its
+  address where torch did not report the free.
 - A block that is freed after the recording ended has no end.
-- A block from before the recording began has no allocation: it lies on the host, for the recording began when the job
-  first used the GPU.
+- A block from before the recording began has no allocation: it lies on the host, for the recording
+  began when the job first used the GPU.
 """
 
 from bisect import bisect_right
@@ -23,11 +25,12 @@ BACKWARD, STEP, MODULE, TAG = "xmem::backward", "Optimizer.step#", "nn.Module: "
 
 _MAY_MIX = aten(
     """
-    copy_ _to_copy to clone set_ set_data _has_compatible_shallow_copy_type index index_put index_put_
-    _index_put_impl_ item _local_scalar_dense
+    copy_ _to_copy to clone set_ set_data _has_compatible_shallow_copy_type index index_put
+    index_put_ _index_put_impl_ item _local_scalar_dense
     """
 )
-"""Operators that take tensors of the host and of a GPU together; all others refuse to, but for single numbers."""
+"""Operators that take tensors of the host and of a GPU together; all others refuse to, but for
+single numbers."""
 
 
 class StepPhase(StrEnum):
@@ -42,10 +45,12 @@ class StepPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CpuBlock:
-    """One allocation's life. `size` in bytes; `born` and `freed` are places among the recording's rows.
+    """One allocation's life. `size` in bytes; `born` and `freed` are places among the recording's
+    rows.
 
-    A place need not be whole: what the Orchestrator adds stands between two rows. `operator` is the row of the
-    operator that made the block, -1 for none; `module` is its name within the model, "" outside of every module.
+    A place need not be whole: what the Orchestrator adds stands between two rows. `operator` is the
+    row of the operator that made the block, -1 for none; `module` is its name within the model, ""
+    outside of every module.
     """
 
     size: int
@@ -60,7 +65,9 @@ class CpuBlock:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What the Analyzer found: all blocks, in the order of their allocation, and where the phases lie."""
+    """What the Analyzer found: all blocks, in the order of their allocation, and where the phases
+    lie.
+    """
 
     recording: Recording
     blocks: Sequence[CpuBlock]
@@ -90,7 +97,9 @@ def analyze(recording: Recording) -> Analysis:
     blocks = _pair(recording.rows)
     on_device = _on_device(recording, blocks)
     tagged = _tagged(recording, blocks)
-    operators = [(number, row) for number, row in enumerate(recording.rows) if isinstance(row, Operator)]
+    operators = [
+        (number, row) for number, row in enumerate(recording.rows) if isinstance(row, Operator)
+    ]
     backwards = [(number, row.last) for number, row in operators if row.name == BACKWARD]
     steps = [row.last for _, row in operators if row.name.startswith(STEP)]
     for index, block in enumerate(blocks):
@@ -144,7 +153,9 @@ def _by_life(block: CpuBlock, backwards: Sequence[tuple[int, int]]) -> Category:
 
 
 def _tagged(recording: Recording, blocks: Sequence[CpuBlock]) -> dict[int, Category]:
-    """Resolve the tags; the first one of a block stands: a gradient that becomes a state was made as a gradient."""
+    """Resolve the tags; the first one of a block stands: a gradient that becomes a state was made
+    as a gradient.
+    """
     categories: dict[int, Category] = {}
     live: dict[int, int] = {}
     made = {block.born: index for index, block in enumerate(blocks)}
@@ -164,9 +175,10 @@ def _tagged(recording: Recording, blocks: Sequence[CpuBlock]) -> dict[int, Categ
 def _on_device(recording: Recording, blocks: Sequence[CpuBlock]) -> list[bool]:
     """Decide for each block whether it would lie on the GPU.
 
-    A copy to the GPU and a tensor created there are known by the redirection's scopes. What an operator makes lies
-    where its inputs lie. A tensor that was made out of nothing lies on the GPU if it is later used together with one
-    that does, for torch refuses to mix them; that may change what was decided for others, so it is repeated.
+    A copy to the GPU and a tensor created there are known by the redirection's scopes. What an
+    operator makes lies where its inputs lie. A tensor that was made out of nothing lies on the GPU
+    if it is later used together with one that does, for torch refuses to mix them; that may change
+    what was decided for others, so it is repeated.
     """
     known: set[int] = set()
     while True:
@@ -176,8 +188,12 @@ def _on_device(recording: Recording, blocks: Sequence[CpuBlock]) -> list[bool]:
         known |= used_together
 
 
-def _decide(recording: Recording, blocks: Sequence[CpuBlock], known: set[int]) -> tuple[list[bool], set[int]]:
-    """Say of each allocation whether it would lie on the GPU, and which of the others were used with one that does."""
+def _decide(
+    recording: Recording, blocks: Sequence[CpuBlock], known: set[int]
+) -> tuple[list[bool], set[int]]:
+    """Say of each allocation whether it would lie on the GPU, and which of the others were used
+    with one that does.
+    """
     decided = [False] * len(blocks)
     used_together: set[int] = set()
     live: dict[int, int] = {}
@@ -194,7 +210,9 @@ def _decide(recording: Recording, blocks: Sequence[CpuBlock], known: set[int]) -
         if row.inputs:
             with_gpu[number] = any(decided[index] for index, _ in inputs)
         if with_gpu.get(number) and row.name not in _MAY_MIX:
-            used_together |= {index for index, tensor in inputs if tensor.shape and not decided[index]}
+            used_together |= {
+                index for index, tensor in inputs if tensor.shape and not decided[index]
+            }
     return decided, used_together
 
 

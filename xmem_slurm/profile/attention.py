@@ -1,10 +1,11 @@
 """A rule of the Orchestrator: attention as the GPU's kernels compute it.
 
-The CPU has one fused kernel, a GPU has three, and torch chooses among them. All keep the output and one number for each
-query; what else they allocate differs. Source of the choice: `select_sdp_backend` in
-aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; of the sizes: `attention.cu` and `attention_backward.cu` beside
-it and aten/src/ATen/native/cudnn/MHA.cpp. All sizes were compared with torch's own host code on stand-in libraries
-(torch 2.6 to 2.15, compute capabilities 7.5, 8.0, 8.6 and 9.0).
+The CPU has one fused kernel, a GPU has three, and torch chooses among them. All keep the output and
+one number for each query; what else they allocate differs. Source of the choice:
+`select_sdp_backend` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; of the sizes:
+`attention.cu` and `attention_backward.cu` beside it and aten/src/ATen/native/cudnn/MHA.cpp. All
+sizes were compared with torch's own host code on stand-in libraries (torch 2.6 to 2.15, compute
+capabilities 7.5, 8.0, 8.6 and 9.0).
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ BACKWARD = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
 DROPOUT = "xmem::attention_dropout"
 """The redirection's scope around attention with dropout, which the CPU's kernel does not have."""
 LAYOUT = "xmem::attention_layout"
-"""The redirection's scope around the copy that gives attention's output the strides that a GPU's kernel gives it."""
+"""The redirection's scope around the copy that gives attention's output the strides that a GPU's
+kernel gives it."""
 
 _FLOAT = 4
 """Bytes of a float32, in which every kernel accumulates."""
@@ -41,7 +43,9 @@ _CUDNN_FROM = (2, 11)
 
 
 class Machine(NamedTuple):
-    """What the choice of a kernel depends on beside the tensors: the GPU, torch's release, whether there is dropout."""
+    """What the choice of a kernel depends on beside the tensors: the GPU, torch's release, whether
+    there is dropout.
+    """
 
     gpu: ShownGpu
     release: tuple[int, int]
@@ -57,21 +61,27 @@ class Kernel(Enum):
 
 
 def output_in_the_gpus_layout(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
-    """Let the copy of attention's output that was made for its strides be the output itself, as it is on a GPU."""
+    """Let the copy of attention's output that was made for its strides be the output itself, as it
+    is on a GPU.
+    """
     changed, copies, output, call = list(blocks), set[int](), 0, -1
     for index, block in enumerate(blocks):
         for number, row in analysis.above(block.operator):
             if row.name == LAYOUT:
                 copies.add(index)
                 ends = (changed[output].freed, block.freed)
-                changed[output] = replace(changed[output], freed=None if None in ends else max(filter(None, ends)))
+                changed[output] = replace(
+                    changed[output], freed=None if None in ends else max(filter(None, ends))
+                )
             elif row.name == FORWARD and number != call:
                 output, call = index, number  # the output is allocated first
     return [block for index, block in enumerate(changed) if index not in copies]
 
 
 def attention_of_gpu(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
-    """Give attention's blocks the sizes that the GPU's kernel keeps, and add what its backward pass works in."""
+    """Give attention's blocks the sizes that the GPU's kernel keeps, and add what its backward pass
+    works in.
+    """
     made: dict[int, list[int]] = {}
     dropout = any(True for _ in analysis.operators(DROPOUT))
     wanted = dict(analysis.operators(FORWARD, BACKWARD))
@@ -94,13 +104,22 @@ def attention_of_gpu(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence
 
 
 def kernel_for(inputs: Sequence[Tensor], machine: Machine, masks_from: int) -> Kernel:
-    """Return the kernel that torch chooses; a mask is an input from `masks_from` on with as many rows as queries."""
+    """Return the kernel that torch chooses; a mask is an input from `masks_from` on with as many
+    rows as queries.
+    """
     query = inputs[0]
     major = int(machine.gpu.capability.partition(".")[0])
-    masked = any(len(tensor.shape) >= 2 and tensor.shape[-2:-1] == query.shape[2:3] for tensor in inputs[masks_from:])
+    masked = any(
+        len(tensor.shape) >= 2 and tensor.shape[-2:-1] == query.shape[2:3]
+        for tensor in inputs[masks_from:]
+    )
     if query.dtype not in ("float16", "bfloat16") or major < 8:
         return Kernel.EFFICIENT
-    if major in (9, 10) and machine.release >= _CUDNN_FROM and not (machine.dropout and machine.release >= (2, 15)):
+    if (
+        major in (9, 10)
+        and machine.release >= _CUDNN_FROM
+        and not (machine.dropout and machine.release >= (2, 15))
+    ):
         return Kernel.CUDNN
     return Kernel.EFFICIENT if masked else Kernel.FLASH
 
@@ -135,7 +154,9 @@ def _backward_buffers(operator: Operator, machine: Machine, place: float) -> lis
 
 
 def _efficient_workspace(query: Tensor, gpu: ShownGpu) -> int:
-    """Tiles of the query's gradient, of 128 rows for large heads where shared memory is large (8.0 and 9.0)."""
+    """Tiles of the query's gradient, of 128 rows for large heads where shared memory is large (8.0
+    and 9.0).
+    """
     batch, heads, queries, head = query.shape
     rows = 128 if head > 64 and gpu.capability in ("8.0", "9.0") else 64
     tiles = ceil(queries / rows) * ceil(head / 64)

@@ -1,6 +1,7 @@
 """A rule of the Orchestrator: the order in which one operator allocates its results.
 
-The blocks are the same, but which hole of a segment each finds, and so what is reserved, depends on who came first.
+The blocks are the same, but which hole of a segment each finds, and so what is reserved, depends on
+who came first.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ _CONVOLUTION = "aten::convolution_backward"
 
 
 def in_the_gpus_order(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
-    """Swap the births of an operator's results where a GPU allocates them in another order than the CPU.
+    """Swap the births of an operator's results where a GPU allocates them in another order than the
+    CPU.
 
-    Batch norm: the gradient of the input comes first, on the CPU last. Source: `cudnn_batch_norm_backward` in
-    aten/src/ATen/native/cudnn/BatchNorm.cpp, `batch_norm_backward_cuda_template` in .../cuda/Normalization.cuh.
-    Depthwise convolutions: the gradient of the weights comes before that of the input. Source:
-    `_conv_depthwise2d_backward_out` in aten/src/ATen/native/cuda/DepthwiseConv2d.cu. torch 2.4 to 2.15.
+    Batch norm: the gradient of the input comes first, on the CPU last. Source:
+    `cudnn_batch_norm_backward` in aten/src/ATen/native/cudnn/BatchNorm.cpp,
+    `batch_norm_backward_cuda_template` in .../cuda/Normalization.cuh. Depthwise convolutions: the
+    gradient of the weights comes before that of the input. Source: `_conv_depthwise2d_backward_out`
+    in aten/src/ATen/native/cuda/DepthwiseConv2d.cu. torch 2.4 to 2.15.
     """
     wanted = dict(analysis.operators(_BATCH_NORM, _CONVOLUTION))
     results: dict[int, list[int]] = {}
@@ -29,7 +32,9 @@ def in_the_gpus_order(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequenc
             results.setdefault(number, []).append(index)
     changed = list(blocks)
     for number, made in results.items():
-        for index, place in zip(_order(wanted[number], made), [blocks[each].born for each in made], strict=True):
+        for index, place in zip(
+            _order(wanted[number], made), [blocks[each].born for each in made], strict=True
+        ):
             changed[index] = replace(changed[index], born=place)
     return changed
 
@@ -42,10 +47,16 @@ def _order(operator: Operator, made: list[int]) -> list[int]:
 
 
 def _is_depthwise(operator: Operator) -> bool:
-    """Whether torch computes it by its own kernel: one channel in for each group. cuDNN has it in half precision.
+    """Whether torch computes it by its own kernel: one channel in for each group. cuDNN has it in
+    half precision.
 
-    Source: `ConvParams::is_depthwise` and `use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp.
+    Source: `ConvParams::is_depthwise` and `use_cudnn_depthwise` in
+    aten/src/ATen/native/Convolution.cpp.
     """
     _, images, weights = operator.inputs[:3]
     channels = images.shape[1]
-    return weights.shape[1] == 1 < channels and weights.shape[0] % channels == 0 and images.dtype != "float16"
+    return (
+        weights.shape[1] == 1 < channels
+        and weights.shape[0] % channels == 0
+        and images.dtype != "float16"
+    )

@@ -1,4 +1,5 @@
-"""What did the profiler see? The file in which the probe left a few steps on the CPU, read and checked.
+"""What did the profiler see? The file in which the probe left a few steps on the CPU, read and
+checked.
 
 One JSON object (gzip), written whole and renamed into place:
 
@@ -7,17 +8,21 @@ One JSON object (gzip), written whole and renamed into place:
     allocator_settings, gpu
                     as in a trace (`xmem_slurm/trace.py`)
     rows            in order of time; `parent` is the number of an operator's row, or -1
-                    ["o", parent, name, [[address, shape[], type]], [bytes]]   an operator or a scope, its tensors, and
-                                                      what it takes on a GPU while it computes each of its results
+                    ["o", parent, name, [[address, shape[], type]], [bytes]]
+                                                      an operator or a scope, its tensors, and what
+                                                      it takes on a GPU while it computes each of
+                                                      its results
                     ["m", parent, address, bytes]     memory: a free has negative bytes
-    tags            [{category, addresses[]}]: what the addresses held when the scope "xmem::tag:N" was open
-    library_doubts  [{code, detail, count}]: what is not known of such bytes; null where nothing could be asked
+    tags            [{category, addresses[]}]: what the addresses held when the scope "xmem::tag:N"
+                    was open
+    library_doubts  [{code, detail, count}]: what is not known of such bytes; null where nothing
+                    could be asked
     made_up         [{code, detail, count}]: data and weights that others took the place of
     seconds, peak_resident_bytes
                     what the run cost
 
-Scopes are operators, too: "nn.Module: NAME", "xmem::backward", "Optimizer.step#NAME" (torch's own), and the
-redirection's "xmem::to_device", "xmem::on_device", "xmem::to_host".
+Scopes are operators, too: "nn.Module: NAME", "xmem::backward", "Optimizer.step#NAME" (torch's own),
+and the redirection's "xmem::to_device", "xmem::on_device", "xmem::to_host".
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +40,9 @@ SUFFIX = ".profile.gz"
 
 
 class Tensor(NamedTuple):
-    """A tensor that an operator was given: the address of its storage, its shape, its type by torch's name."""
+    """A tensor that an operator was given: the address of its storage, its shape, its type by
+    torch's name.
+    """
 
     address: int
     shape: tuple[int, ...]
@@ -43,9 +50,11 @@ class Tensor(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An operator or a scope. `parent` is a row's number or -1; `last` the row at which it has ended.
+    """An operator or a scope. `parent` is a row's number or -1; `last` the row at which it has
+    ended.
 
-    `workspaces` are the bytes that it takes on a GPU, one after the other, while it computes each of its results.
+    `workspaces` are the bytes that it takes on a GPU, one after the other, while it computes each
+    of its results.
     """
 
     parent: int
@@ -102,7 +111,8 @@ def aten(names: str) -> frozenset[str]:
 
 
 def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
-    """Read a recording. The job could have written it, so its size is bounded, that of all by `allowance`.
+    """Read a recording. The job could have written it, so its size is bounded, that of all by
+    `allowance`.
 
     Raises:
         NoEstimate: the file is not a recording of this schema version.
@@ -118,7 +128,9 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
             tags=[Tag(tag.category, tag.addresses) for tag in profile.tags],
             seconds=profile.seconds,
             peak_resident_bytes=profile.peak_resident_bytes,
-            library_doubts=None if profile.library_doubts is None else noted(profile.library_doubts),
+            library_doubts=None
+            if profile.library_doubts is None
+            else noted(profile.library_doubts),
             made_up=noted(profile.made_up or ()),
         )
     except untrusted.DAMAGE as error:

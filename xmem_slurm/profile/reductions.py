@@ -1,8 +1,10 @@
-"""A rule of the Orchestrator: sums over rows, which a GPU's blocks of threads share and must put together.
+"""A rule of the Orchestrator: sums over rows, which a GPU's blocks of threads share and must put
+together.
 
-Where the rows are many and the columns few, several blocks sum one column and leave what they have in a staging buffer,
-which torch takes from its allocator: for the gradient of a bias it can be larger than all else in the layer. Source:
-`setReduceConfig` and `ReduceConfig::global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, torch 2.4 to 2.15.
+Where the rows are many and the columns few, several blocks sum one column and leave what they have
+in a staging buffer, which torch takes from its allocator: for the gradient of a bias it can be
+larger than all else in the layer. Source: `setReduceConfig` and `ReduceConfig::global_memory_size`
+in aten/src/ATen/native/cuda/Reduce.cuh, torch 2.4 to 2.15.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,8 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 def sums_over_rows(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Add the staging buffers, and the counters by which the last block knows that it is the last.
 
-    The profiler does not say along which dimension was summed: a square matrix counts as summed over its rows.
+    The profiler does not say along which dimension was summed: a square matrix counts as summed
+    over its rows.
     """
     added: list[CpuBlock] = []
     for block in blocks:
@@ -45,9 +48,11 @@ def sums_over_rows(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[C
 
 
 def staging_bytes(summed: Tensor, result_bytes: int, gpu: ShownGpu) -> tuple[int, int]:
-    """Return the bytes of staging buffer and counters with which `summed` becomes a row of `result_bytes`.
+    """Return the bytes of staging buffer and counters with which `summed` becomes a row of
+    `result_bytes`.
 
-    (0, 0) where no two blocks share a column, and where the sum is not one over the leading dimensions.
+    (0, 0) where no two blocks share a column, and where the sum is not one over the leading
+    dimensions.
     """
     if summed.dtype not in _BYTES or not result_bytes:
         return 0, 0
@@ -78,5 +83,7 @@ def _last_power_of_2(count: int, most: int) -> int:
 
 
 def _threads_of(gpu: ShownGpu) -> int:
-    """Threads that a multiprocessor holds. Source: CUDA C++ Programming Guide, Technical Specifications."""
+    """Threads that a multiprocessor holds. Source: CUDA C++ Programming Guide, Technical
+    Specifications.
+    """
     return {"7.5": 1024, "8.6": 1536, "8.9": 1536, "12.0": 1536}.get(gpu.capability, 2048)

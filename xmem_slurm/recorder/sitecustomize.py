@@ -1,8 +1,10 @@
-"""Run by a job's Python as it starts: have noted what torch takes of the GPUs, then run the sitecustomize of before.
+"""Run by a job's Python as it starts: have noted what torch takes of the GPUs, then run the
+sitecustomize of before.
 
-Until `import torch` this is one entry in sys.meta_path; until CUDA is initialized it is one call in torch's own queue.
-From then on a thread looks at the allocator's counters every few minutes and calls nothing of CUDA: a call from another
-thread can break the capture of a CUDA graph. Nothing is done at an allocation, and no signal is touched.
+Until `import torch` this is one entry in sys.meta_path; until CUDA is initialized it is one call in
+torch's own queue. From then on a thread looks at the allocator's counters every few minutes and
+calls nothing of CUDA: a call from another thread can break the capture of a CUDA graph. Nothing is
+done at an allocation, and no signal is touched.
 
 A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep`
 between them): as CUDA starts, with no GPU in it yet, so that a process which is killed or crashes
@@ -32,22 +34,29 @@ FIRST_LINE_SECONDS = 1.0
 
 
 class _UntilTorch:
-    """Finds `torch` as the others on sys.meta_path do, and has the recorder begin once it has been imported.
+    """Finds `torch` as the others on sys.meta_path do, and has the recorder begin once it has been
+    imported.
 
     Who only asks where it is (importlib.util.find_spec, as transformers does) does not use it up.
     """
 
     def __init__(self):
-        self.asking = set()  # threads in which the others are being asked: one of them may ask us in turn
+        self.asking = (
+            set()
+        )  # threads in which the others are being asked: one of them may ask us in turn
 
     def find_spec(self, name, path=None, target=None):
-        """Return torch's own, whose execution ends with the recorder's beginning; None of all else."""
+        """Return torch's own, whose execution ends with the recorder's beginning; None of all
+        else.
+        """
         thread = _thread.get_ident()
         if name != "torch" or thread in self.asking:
             return None
         self.asking.add(thread)
         try:
-            others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+            others = [
+                each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")
+            ]
             spec = next(filter(None, (each.find_spec(name, path, target) for each in others)))
             load = spec.loader.exec_module
 
@@ -99,7 +108,9 @@ class _Recorder:
         place.reset_peak_memory_stats = reset_peak_memory_stats
 
     def watch(self):
-        """Begin, in the process that initializes CUDA: a fork of this one before that has its own."""
+        """Begin, in the process that initializes CUDA: a fork of this one before that has its
+        own.
+        """
         import atexit
         import threading
         import time
@@ -112,12 +123,16 @@ class _Recorder:
         if workers is not None:  # a worker of multiprocessing ends without atexit
             workers.Finalize(None, _quietly, (self.end,), exitpriority=100)
         _quietly(self.note_exits)
-        threading.Thread(target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True).start()
+        threading.Thread(
+            target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True
+        ).start()
         # What the job does next may be its last: the line is there before, if the folder answers.
         self.first_line.wait(FIRST_LINE_SECONDS)
 
     def note_exits(self):
-        """Have it noted with which code the job ends by sys.exit, the `exit` that needs no import, or os._exit."""
+        """Have it noted with which code the job ends by sys.exit, the `exit` that needs no import,
+        or os._exit.
+        """
         import functools
 
         of_os, of_sys, quitter = os._exit, sys.exit, sys.modules["_sitebuiltins"].Quitter
@@ -143,13 +158,17 @@ class _Recorder:
         os._exit, sys.exit, quitter.__call__ = leave_at_once, leave, leave_by_quitter
 
     def note_exit(self, code=None):
-        """Note a call of sys.exit, which ends the process where nobody catches it: of several the last counts."""
+        """Note a call of sys.exit, which ends the process where nobody catches it: of several the
+        last counts.
+        """
         import threading
 
         if threading.current_thread() is threading.main_thread():
             self.failed = self.out_of_memory = False
             if code not in (None, 0):
-                self.fail(sys.exc_info()[1])  # who leaves while handling an error leaves for that (Hydra does)
+                self.fail(
+                    sys.exc_info()[1]
+                )  # who leaves while handling an error leaves for that (Hydra does)
 
     def run(self):
         """Write the first line, and look at the counters until the process ends: in the thread."""
@@ -176,7 +195,9 @@ class _Recorder:
 
     def is_out_of_memory(self, error):
         """Whether an error, or one that it came of, is torch's for want of GPU memory."""
-        kinds = tuple(getattr(place, "OutOfMemoryError", ()) or () for place in (self.torch, self.torch.cuda))
+        kinds = tuple(
+            getattr(place, "OutOfMemoryError", ()) or () for place in (self.torch, self.torch.cuda)
+        )
         for _ in range(10):
             if error is None or isinstance(error, kinds):
                 return error is not None
@@ -184,19 +205,25 @@ class _Recorder:
         return False
 
     def end(self):
-        """Have the last line written, by the thread: who ends does not wait for a driver that hangs."""
+        """Have the last line written, by the thread: who ends does not wait for a driver that
+        hangs.
+        """
         if os.getpid() != self.process or self.ending.is_set():
             return
         error = sys.exc_info()[1]  # a worker of multiprocessing ends inside of what it ends by
         if error is None:
-            error = getattr(sys, "last_value", None)  # uncaught: Python notes it before it calls any excepthook
+            error = getattr(
+                sys, "last_value", None
+            )  # uncaught: Python notes it before it calls any excepthook
         if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.fail(error)
         self.ending.set()
         self.ended.wait(GRACE_SECONDS)
 
     def look(self):
-        """Take the allocator's counters, which are no calls of CUDA's; peaks that the job has reset stay."""
+        """Take the allocator's counters, which are no calls of CUDA's; peaks that the job has reset
+        stay.
+        """
         if not self.torch.cuda.is_initialized():
             return
         for device in range(self.torch.cuda.device_count()):
@@ -225,7 +252,9 @@ class _Recorder:
             properties = self.torch.cuda.get_device_properties(device)
             what = {"name": properties.name, "total": properties.total_memory}
             what["capability"] = "%d.%d" % (properties.major, properties.minor)
-            found.append(dict(what, **{name: value for name, value in seen.items() if name != "now"}))
+            found.append(
+                dict(what, **{name: value for name, value in seen.items() if name != "now"})
+            )
         return found
 
     def write(self, state):
@@ -269,7 +298,9 @@ def _host():
 
 
 def _prediction():
-    """Return what was predicted of this job; None of one that another job submitted with this environment."""
+    """Return what was predicted of this job; None of one that another job submitted with this
+    environment.
+    """
     import json
 
     predicted = json.loads(os.environ["XMEM_PREDICTION"])
@@ -365,7 +396,9 @@ def _say(predicted, devices, ran_out):
 
 
 def _chain():
-    """Import the `sitecustomize` that Python would have found without this folder, which leaves sys.path for good."""
+    """Import the `sitecustomize` that Python would have found without this folder, which leaves
+    sys.path for good.
+    """
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     ours = sys.modules.pop("sitecustomize")
     try:

@@ -1,9 +1,11 @@
-"""What was decided, of whose job? One JSON line a decision, where the site names a folder for them ([audit]).
+"""What was decided, of whose job? One JSON line a decision, where the site names a folder for them
+([audit]).
 
-A line has the job's name, what it asked for and what it asks for now; nothing of its script, its arguments or what it
-said. Each user has a file of their own, which nobody else can write, and a line is one write at its end (O_APPEND), so
-that those of several submissions at once stay whole. What cannot be written is not: a submission neither waits for its
-record nor fails by it, also where the folder does not answer.
+A line has the job's name, what it asked for and what it asks for now; nothing of its script, its
+arguments or what it said. Each user has a file of their own, which nobody else can write, and a
+line is one write at its end (O_APPEND), so that those of several submissions at once stay whole.
+What cannot be written is not: a submission neither waits for its record nor fails by it, also where
+the folder does not answer.
 """
 
 import json
@@ -23,15 +25,16 @@ from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 
 MOST_BYTES = 64 << 20
-"""No more is read of a user's lines at once: whoever has written more has the others read the next time."""
+"""No more is read of a user's lines at once: whoever has written more has the others read the next
+time."""
 MOST_NAME = 200
 MOST_RECORD_SECONDS = 10
 """A line that is not written by then is not."""
 _ENDING = ".jsonl"
 
 OUTCOMES = ("changed", "unchanged", "as written", "late", "refused")
-"""What became of a job. "unchanged" is what was sized and stays: it asks for the right GPU, or the site only advises.
-"late" goes as written, too, while its dry run goes on."""
+"""What became of a job. "unchanged" is what was sized and stays: it asks for the right GPU, or the
+site only advises. "late" goes as written, too, while its dry run goes on."""
 _OUTCOME_OF = {
     Kind.REWRITTEN: "changed",
     Kind.NOTHING_FITS: "as written",
@@ -44,7 +47,8 @@ _OUTCOME_OF = {
 
 
 class AuditOutcome(NamedTuple):
-    """What became of a job: one of `OUTCOMES`, the name of the error that was the reason, what it asks for in the end.
+    """What became of a job: one of `OUTCOMES`, the name of the error that was the reason, what it
+    asks for in the end.
 
     `asks_for` is empty where that is what it asked for.
     """
@@ -64,9 +68,12 @@ class RecordedLine(NamedTuple):
 
 
 def asks_for(request: Request) -> list[str]:
-    """Return what a job asks for: of each of its components the resource, its kind and how many of it."""
+    """Return what a job asks for: of each of its components the resource, its kind and how many of
+    it.
+    """
     return [
-        f"{each.resource}:{each.type or component.constraint or 'any'}:{component.gpus_total or each.amount}"
+        f"{each.resource}:{each.type or component.constraint or 'any'}"
+        f":{component.gpus_total or each.amount}"
         for component in request.components
         for each in component.accelerators
     ]
@@ -80,9 +87,16 @@ def outcome(decision: Decision) -> AuditOutcome:
 
 
 def record(
-    tables: Mapping[str, Any], command: str, written: Submission, outcome: AuditOutcome, *, began: float
+    tables: Mapping[str, Any],
+    command: str,
+    written: Submission,
+    outcome: AuditOutcome,
+    *,
+    began: float,
 ) -> None:
-    """Write a line, if the site's tables name a folder that has room for it; `began` is by the monotonic clock."""
+    """Write a line, if the site's tables name a folder that has room for it; `began` is by the
+    monotonic clock.
+    """
     with suppress(Exception):  # no submission fails by its record
         request = written.request
         line = {
@@ -97,11 +111,19 @@ def record(
             "reason": outcome.reason,
             "seconds": round(time.monotonic() - began, 3),
         }
-        _append(Path(tables["audit"]["folder"]) / f"{os.getuid()}{_ENDING}", json.dumps(line).encode() + b"\n")
+        _append(
+            Path(tables["audit"]["folder"]) / f"{os.getuid()}{_ENDING}",
+            json.dumps(line).encode() + b"\n",
+        )
 
 
 def record_apart(
-    tables: Mapping[str, Any], command: str, written: Submission, outcome: AuditOutcome, *, began: float
+    tables: Mapping[str, Any],
+    command: str,
+    written: Submission,
+    outcome: AuditOutcome,
+    *,
+    began: float,
 ) -> None:
     """Have `record` done by a process of its own, that has nothing open and that nobody waits for.
 
@@ -125,7 +147,9 @@ def record_apart(
 
 
 def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
-    """Say in one line why users could keep no record in this folder, or could take each other's away; else None."""
+    """Say in one line why users could keep no record in this folder, or could take each other's
+    away; else None.
+    """
     wanted = f"{key} {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
     try:
         mode = folder.stat().st_mode
@@ -133,17 +157,25 @@ def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
         return wanted.format(error.strerror)
     if not stat.S_ISDIR(mode):
         return wanted.format("no folder")
-    makers = [bits for bits in (stat.S_IWOTH | stat.S_IXOTH, stat.S_IWGRP | stat.S_IXGRP) if mode & bits == bits]
+    makers = [
+        bits
+        for bits in (stat.S_IWOTH | stat.S_IXOTH, stat.S_IWGRP | stat.S_IXGRP)
+        if mode & bits == bits
+    ]
     if not makers:
         return wanted.format("users can make no file there")
-    return None if mode & stat.S_ISVTX else wanted.format("users can remove each other's files there")
+    return (
+        None if mode & stat.S_ISVTX else wanted.format("users can remove each other's files there")
+    )
 
 
 def decisions(folder: Path, read: MutableMapping[str, tuple[int, int]]) -> Iterator[RecordedLine]:
-    """Return what users have written since the last time, oldest first for each; what is no such line is passed over.
+    """Return what users have written since the last time, oldest first for each; what is no such
+    line is passed over.
 
-    `read` says, by user, how far that was: in which file, by its inode, up to which byte; and is brought up to date. A
-    file that was moved aside since (logrotate) is read to its end first, where it is beside the other as it was.
+    `read` says, by user, how far that was: in which file, by its inode, up to which byte; and is
+    brought up to date. A file that was moved aside since (logrotate) is read to its end first,
+    where it is beside the other as it was.
 
     Raises:
         OSError: the folder cannot be read.
@@ -164,8 +196,12 @@ def decisions(folder: Path, read: MutableMapping[str, tuple[int, int]]) -> Itera
                 break
 
 
-def _unread(folder: Path, user: str, read: tuple[int, int] | None) -> Iterator[tuple[int, BinaryIO]]:
-    """Yield the files of a user in which lines may be new, each where those begin, and its inode."""
+def _unread(
+    folder: Path, user: str, read: tuple[int, int] | None
+) -> Iterator[tuple[int, BinaryIO]]:
+    """Yield the files of a user in which lines may be new, each where those begin, and its
+    inode.
+    """
     current, aside = folder / f"{user}{_ENDING}", list[tuple[int, int, Path]]()
     for path in folder.glob(f"{current.name}?*") if read is not None else ():
         with suppress(FileNotFoundError):
@@ -182,7 +218,11 @@ def _unread(folder: Path, user: str, read: tuple[int, int] | None) -> Iterator[t
         with suppress(OSError):
             file = open(os.open(found[inode], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: PTH123, SIM115
             status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode) and str(status.st_uid) == user and status.st_ino == inode:
+            if (
+                stat.S_ISREG(status.st_mode)
+                and str(status.st_uid) == user
+                and status.st_ino == inode
+            ):
                 if read is not None and read[0] == inode and read[1] <= status.st_size:
                     file.seek(read[1])
                 yield inode, file

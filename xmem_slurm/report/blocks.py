@@ -1,4 +1,6 @@
-"""Which blocks are there when, and who asked for them? A table in which a page looks up any moment of a run."""
+"""Which blocks are there when, and who asked for them? A table in which a page looks up any moment
+of a run.
+"""
 
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -12,17 +14,23 @@ MOST_BLOCKS = 20_000
 
 
 def blocks(trace: Trace, block_sizes: Sequence[int]) -> dict[str, Any]:
-    """Return columns for each of the largest blocks, in the order in which they are made, and what they refer to.
+    """Return columns for each of the largest blocks, in the order in which they are made, and what
+    they refer to.
 
-    `start` and `end` are the event that makes it and the one that frees it, `bytes` its size, `category` its place in
-    STACK, `site` its place in `sites`: [label, title, module, its caller's place, 1 if it is a line of the user's own];
-    place 0 is where nothing is known.
+    `start` and `end` are the event that makes it and the one that frees it, `bytes` its size,
+    `category` its place in STACK, `site` its place in `sites`: [label, title, module, its caller's
+    place, 1 if it is a line of the user's own]; place 0 is where nothing is known.
     """
     lives = _lives(trace)
     largest = sorted(lives, key=block_sizes.__getitem__, reverse=True)[:MOST_BLOCKS]
     sites = _Sites(trace)
     rows = [
-        [*lives[number], block_sizes[number], STACK.index(trace.allocations[number].category), sites.place(number)]
+        [
+            *lives[number],
+            block_sizes[number],
+            STACK.index(trace.allocations[number].category),
+            sites.place(number),
+        ]
         for number in sorted(largest)
     ]
     names = ("start", "end", "bytes", "category", "site")
@@ -31,7 +39,9 @@ def blocks(trace: Trace, block_sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _lives(trace: Trace) -> dict[int, list[int]]:
-    """Return for each allocation the event that made it and the one at which it is given back, or the last."""
+    """Return for each allocation the event that made it and the one at which it is given back, or
+    the last.
+    """
     lives: dict[int, list[int]] = {}
     for event, (op, number) in enumerate(trace.events):
         if op == Op.ALLOC:
@@ -59,6 +69,12 @@ class _Sites:
             where = f" ({PurePath(site.file).name}:{site.line})" if site.file else ""
             self._places[number] = len(self.rows)
             self.rows.append(
-                [f"{site.function or 'backward'}{where}", site.file, site.module, caller, int(site.is_own)]
+                [
+                    f"{site.function or 'backward'}{where}",
+                    site.file,
+                    site.module,
+                    caller,
+                    int(site.is_own),
+                ]
             )
         return self._places[number]

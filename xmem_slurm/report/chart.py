@@ -1,8 +1,9 @@
-"""How is a timeline drawn? As SVG paths over a grid of one unit a column across and HEIGHT units from 0 to `top_bytes`.
+"""How is a timeline drawn? As SVG paths over a grid of one unit a column across and HEIGHT units
+from 0 to `top_bytes`.
 
-The paths are stairs: whole numbers, one level for each column, and nothing where the level stays. They are painted one
-over the other, so each reaches down to the ground. A page scales the grid to any width, and zooms by showing fewer
-columns of it.
+The paths are stairs: whole numbers, one level for each column, and nothing where the level stays.
+They are painted one over the other, so each reaches down to the ground. A page scales the grid to
+any width, and zooms by showing fewer columns of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ ABOVE = 1.1
 """The top of the chart, as a multiple of the highest thing drawn in it."""
 
 NEAR = 1.6
-"""Capacity lines up to this multiple of the peak are drawn; those further up would flatten the chart."""
+"""Capacity lines up to this multiple of the peak are drawn; those further up would flatten the
+chart."""
 
 _TICKS = 6
 """About so many lines with a number."""
@@ -47,7 +49,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Where options fail that are not large enough: at column `x`, all of them at the same request."""
+    """Where options fail that are not large enough: at column `x`, all of them at the same
+    request.
+    """
 
     names: str
     x: float
@@ -55,10 +59,11 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """All that a page needs to draw one rank. `areas` goes from the topmost category to the lowest, as they are drawn.
+    """All that a page needs to draw one rank. `areas` goes from the topmost category to the lowest,
+    as they are drawn.
 
-    `steps` are the columns at which optimizer steps ended, with the step's number; `checkpoints` those at which one was
-    saved.
+    `steps` are the columns at which optimizer steps ended, with the step's number; `checkpoints`
+    those at which one was saved.
     """
 
     columns: int
@@ -75,7 +80,8 @@ class Chart:
 
 
 def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -> Chart:
-    """Lay out a timeline, with a line where the memory that each option leaves to torch's allocator ends.
+    """Lay out a timeline, with a line where the memory that each option leaves to torch's allocator
+    ends.
 
     Options that fail do so in the run of one rank.
     """
@@ -93,7 +99,9 @@ def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -
             if any(moment.allocated[index] for moment in timeline.columns)
         ],
         reserved=_stairs([moment.reserved_bytes for moment in timeline.columns], top),
-        capacities=[Line(each.name, each.allocator_bytes, _y(each.allocator_bytes, top)) for each in near],
+        capacities=[
+            Line(each.name, each.allocator_bytes, _y(each.allocator_bytes, top)) for each in near
+        ],
         beyond=[option for option in options if option.allocator_bytes > NEAR * peak],
         ticks=_ticks(top),
         bands=[
@@ -105,9 +113,13 @@ def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -
             )
             for phase in timeline.phases
         ],
-        steps=[(number, round(event * per_event, 2)) for number, event in enumerate(timeline.steps, 1)],
+        steps=[
+            (number, round(event * per_event, 2)) for number, event in enumerate(timeline.steps, 1)
+        ],
         checkpoints=[round(event * per_event, 2) for event in timeline.checkpoints],
-        failing=[Failing(names, round(event * per_event, 2)) for event, names in _failures(options, rank)],
+        failing=[
+            Failing(names, round(event * per_event, 2)) for event, names in _failures(options, rank)
+        ],
     )
 
 
@@ -142,15 +154,26 @@ def _stairs(sizes: Sequence[int], top: int) -> str:
 
 
 def _ticks(top: int) -> list[Line]:
-    """Return round numbers of bytes: 1, 2 or 5 times a power of ten of the unit in which the top is written."""
-    unit, name = next((u, n) for u, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")) if top >= u)
+    """Return round numbers of bytes: 1, 2 or 5 times a power of ten of the unit in which the top is
+    written.
+    """
+    unit, name = next(
+        (u, n)
+        for u, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+        if top >= u
+    )
     rough = top / unit / _TICKS
     power = 10.0 ** (len(str(int(rough))) - 1 if rough >= 1 else -1)
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
     count = int(top / unit / step)
-    return [Line(f"{n * step:g} {name}", int(n * step * unit), _y(int(n * step * unit), top)) for n in range(count + 1)]
+    return [
+        Line(f"{n * step:g} {name}", int(n * step * unit), _y(int(n * step * unit), top))
+        for n in range(count + 1)
+    ]
 
 
 def hover_columns(moments: Sequence[Moment]) -> list[list[int]]:
-    """Return what a page says of each column: its event, the bytes reserved, then those of each of STACK."""
+    """Return what a page says of each column: its event, the bytes reserved, then those of each of
+    STACK.
+    """
     return [[moment.event, moment.reserved_bytes, *moment.allocated] for moment in moments]

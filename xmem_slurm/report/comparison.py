@@ -1,4 +1,6 @@
-"""What is different between two estimates? Need and peaks, categories, lines and modules, and where each fits."""
+"""What is different between two estimates? Need and peaks, categories, lines and modules, and where
+each fits.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,9 @@ class BytesOf(JsonPart):
 
 
 class Place(BytesOf):
-    """What is alive at the peak and was asked for at one place: a module, and a line outside of torch."""
+    """What is alive at the peak and was asked for at one place: a module, and a line outside of
+    torch.
+    """
 
     category: Category
     module: str | None
@@ -47,7 +51,9 @@ class Fit(JsonPart):
 
 
 class Comparison(JsonPart):
-    """What `xmem-slurm compare --json` prints: of the rank that needs the most in each, largest changes first."""
+    """What `xmem-slurm compare --json` prints: of the rank that needs the most in each, largest
+    changes first.
+    """
 
     schema_version: Literal[1]
     required_bytes: BytesOf
@@ -71,24 +77,41 @@ def compare(before: Report, after: Report) -> Comparison:
     ranks = [max(each.ranks, key=lambda rank: rank.required_bytes) for each in (before, after)]
     one, other = ranks
     sites = [_sites(rank) for rank in ranks]
-    places = [Place(before=sites[0][each], after=sites[1][each], **each._asdict()) for each in sites[0] | sites[1]]
+    places = [
+        Place(before=sites[0][each], after=sites[1][each], **each._asdict())
+        for each in sites[0] | sites[1]
+    ]
     fits = [{option.name: option.fits for option in each.options} for each in (before, after)]
     return Comparison(
         schema_version=1,
         required_bytes=BytesOf(before=before.required_bytes, after=after.required_bytes),
-        peak_allocated_bytes=BytesOf(before=one.peak_allocated_bytes, after=other.peak_allocated_bytes),
-        peak_reserved_bytes=BytesOf(before=one.peak_reserved_bytes, after=other.peak_reserved_bytes),
+        peak_allocated_bytes=BytesOf(
+            before=one.peak_allocated_bytes, after=other.peak_allocated_bytes
+        ),
+        peak_reserved_bytes=BytesOf(
+            before=one.peak_reserved_bytes, after=other.peak_reserved_bytes
+        ),
         margin_bytes=BytesOf(before=before.margin_bytes, after=after.margin_bytes),
-        breakdown={each: BytesOf(before=one.breakdown[each], after=other.breakdown[each]) for each in Category},
-        places=sorted((each for each in places if each.more), key=lambda each: -abs(each.more))[:_MOST_PLACES],
-        options=[Fit(name=name, before=fits[0].get(name), after=fits[1].get(name)) for name in fits[0] | fits[1]],
+        breakdown={
+            each: BytesOf(before=one.breakdown[each], after=other.breakdown[each])
+            for each in Category
+        },
+        places=sorted((each for each in places if each.more), key=lambda each: -abs(each.more))[
+            :_MOST_PLACES
+        ],
+        options=[
+            Fit(name=name, before=fits[0].get(name), after=fits[1].get(name))
+            for name in fits[0] | fits[1]
+        ],
     )
 
 
 def _sites(rank: Rank) -> Counter[_Site]:
     found = Counter[_Site]()
     for group in rank.largest:
-        found[_Site(group.category, group.module, group.file, group.line)] += group.blocks * group.bytes_each
+        found[_Site(group.category, group.module, group.file, group.line)] += (
+            group.blocks * group.bytes_each
+        )
     return found
 
 
@@ -96,7 +119,10 @@ def lines(found: Comparison, names: Sequence[str]) -> list[str]:
     """Say it in lines for a terminal."""
     table = [("", *names, "difference"), *rows(found)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
 
 
 def rows(found: Comparison) -> Iterator[tuple[str, str, str, str]]:
@@ -109,18 +135,34 @@ def rows(found: Comparison) -> Iterator[tuple[str, str, str, str]]:
         if sizes.before or sizes.after:
             yield _row(f"  {CATEGORY_NAMES[category]}", sizes)
     for place in found.places:
-        where = ", ".join(filter(None, [place.module, place.file and f"{place.file.rpartition('/')[2]}:{place.line}"]))
+        where = ", ".join(
+            filter(
+                None, [place.module, place.file and f"{place.file.rpartition('/')[2]}:{place.line}"]
+            )
+        )
         yield _row(f"  {CATEGORY_NAMES[place.category]} ({where or 'not known where'})", place)
     for option in found.options:
-        yield option.name, ANSWERS[option.before], ANSWERS[option.after], "" if option.before is option.after else "*"
+        yield (
+            option.name,
+            ANSWERS[option.before],
+            ANSWERS[option.after],
+            "" if option.before is option.after else "*",
+        )
 
 
 def _row(what: str, sizes: BytesOf) -> tuple[str, str, str, str]:
     sign = "-" if sizes.more < 0 else "+"
-    return what, human(sizes.before), human(sizes.after), f"{sign}{human(abs(sizes.more))}" if sizes.more else "same"
+    return (
+        what,
+        human(sizes.before),
+        human(sizes.after),
+        f"{sign}{human(abs(sizes.more))}" if sizes.more else "same",
+    )
 
 
 def page(found: Comparison, names: Sequence[str]) -> str:
     """Return the table as one HTML file that needs nothing else."""
     values = {"names": names, "rows": list(rows(found)), "document": found.model_dump(mode="json")}
-    return resources.render(resources.template_places("report"), "comparison.html.j2", values, html=True)
+    return resources.render(
+        resources.template_places("report"), "comparison.html.j2", values, html=True
+    )

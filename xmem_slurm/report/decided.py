@@ -1,7 +1,8 @@
-"""What is the user of a submission told of what was decided? Lines for stderr, of which nothing is read back.
+"""What is the user of a submission told of what was decided? Lines for stderr, of which nothing is
+read back.
 
-Those of sizes are made in `terminal`, as they are decided. This is on the way of jobs that must not wait, so it imports
-little.
+Those of sizes are made in `terminal`, as they are decided. This is on the way of jobs that must not
+wait, so it imports little.
 """
 
 import re
@@ -13,8 +14,14 @@ from xmem_slurm.slurm.request import Request
 
 _AS_WRITTEN = "submitted as written"
 UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
-UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of: it would start sooner without"
-_LATE = "there is no answer yet; its dry run goes on, and the next submission of this job has its answer"
+UNUSED = (
+    "this job asks for a GPU, and its dry run used none that torch knows of: it would start "
+    "sooner without"
+)
+_LATE = (
+    "there is no answer yet; its dry run goes on, and the next submission of this job has its "
+    "answer"
+)
 
 
 def lines(decision: Decision, *, dry_run: bool = False, verbose: bool = False) -> list[str]:

@@ -1,4 +1,6 @@
-"""Write the report that is asked for by its name: HTML, JSON, torch's snapshot, Perfetto; one module each."""
+"""Write the report that is asked for by its name: HTML, JSON, torch's snapshot, Perfetto; one
+module each.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +18,12 @@ WRITERS: Mapping[str, Writer] = {
 """The form of a report, by how its file's name ends; every other file is the JSON object."""
 
 
-def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None, writer: Writer | None = None) -> None:
+def write(
+    path: Path,
+    sized: Mapping[int, Sizing],
+    templates: Path | None = None,
+    writer: Writer | None = None,
+) -> None:
     """Write the report that `path` asks for by its name, if not by `writer`; whole or not at all.
 
     `templates` is the site's own folder.
@@ -26,7 +33,9 @@ def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None
     Raises:
         OSError: a file cannot be written.
     """
-    writer = writer or next((each for ending, each in WRITERS.items() if path.name.endswith(ending)), json.write)
+    writer = writer or next(
+        (each for ending, each in WRITERS.items() if path.name.endswith(ending)), json.write
+    )
     if writer is html.write:
         writer = partial(writer, templates=templates)
     for component, sizing in sized.items():
@@ -34,18 +43,28 @@ def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None
 
 
 def failure(
-    path: Path, sized: Mapping[int, Sizing], templates: Path | None = None, writer: Writer | None = None
+    path: Path,
+    sized: Mapping[int, Sizing],
+    templates: Path | None = None,
+    writer: Writer | None = None,
 ) -> str | None:
-    """Write the report; return the line that says why there is none, or None: what is said already stands without."""
+    """Write the report; return the line that says why there is none, or None: what is said already
+    stands without.
+    """
     try:
         write(path, sized, templates, writer)
     except OSError as error:
         return f"no report: {path}: {error.strerror}"
     except Exception as error:  # a fault of ours must not cost more than the report
-        return f"no report: {path}: {error if isinstance(error, XmemError) else f'{type(error).__name__}: {error}'}"
+        return (
+            f"no report: {path}: "
+            f"{error if isinstance(error, XmemError) else f'{type(error).__name__}: {error}'}"
+        )
     return None
 
 
 def of_component(path: Path, component: int, sized: Mapping[int, Sizing]) -> Path:
-    """Return the file for one of the components that were sized: `path`, or beside it `component-1-NAME`."""
+    """Return the file for one of the components that were sized: `path`, or beside it
+    `component-1-NAME`.
+    """
     return path if len(sized) == 1 else path.with_name(f"component-{component}-{path.name}")

@@ -1,7 +1,9 @@
-"""The estimate as one HTML file that needs nothing else: charts, tables, and the JSON object inside it.
+"""The estimate as one HTML file that needs nothing else: charts, tables, and the JSON object inside
+it.
 
-Charts, maps and tables are drawn before the file is opened, and speak of the peaks; its script adds a cursor, zoom, and
-what is alive at any other moment, as a table and as a flame graph of who asked for it.
+Charts, maps and tables are drawn before the file is opened, and speak of the peaks; its script adds
+a cursor, zoom, and what is alive at any other moment, as a table and as a flame graph of who asked
+for it.
 """
 
 import shlex
@@ -26,14 +28,15 @@ from xmem_slurm.state import own_files
 from xmem_slurm.units import human
 
 COLUMNS = 2000
-"""Columns of all charts of a page together: twice a wide screen's, so that there is something to zoom into, in some
-300 kB."""
+"""Columns of all charts of a page together: twice a wide screen's, so that there is something to
+zoom into, in some 300 kB."""
 
 LEAST_COLUMNS = 250
 """Columns of one chart, however many ranks there are."""
 
 MOST_CHARTS = 8
-"""Ranks with a chart, those that need the most memory first; the others have their line in the table."""
+"""Ranks with a chart, those that need the most memory first; the others have their line in the
+table."""
 
 MOST_PHASES = 36
 """Lines of the table that stands for the chart: twelve steps."""
@@ -83,7 +86,11 @@ def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) ->
     """Return what the page shows of one rank: its timeline, drawn and in words."""
     memory = timeline(rank.trace, columns)
     lines = by_own_line(rank.trace, at_peak(rank))
-    groups = sorted((group for line in lines for group in line.groups), key=attrgetter("total_bytes"), reverse=True)
+    groups = sorted(
+        (group for line in lines for group in line.groups),
+        key=attrgetter("total_bytes"),
+        reverse=True,
+    )
     listed = {id(group) for group in groups[:MOST_GROUPS]}
     full = segment_map(rank.trace, memory.fullest.event)
     rest = groups[MOST_GROUPS:]

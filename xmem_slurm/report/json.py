@@ -1,7 +1,7 @@
 """The estimate as one JSON object, for programs. Schema version 1; sizes in bytes.
 
-The models below are the schema; docs/estimate.schema.json is the same for others, kept equal by a test. Within a schema
-version fields are added, never changed or taken away.
+The models below are the schema; docs/estimate.schema.json is the same for others, kept equal by a
+test. Within a schema version fields are added, never changed or taken away.
 """
 
 import json
@@ -33,9 +33,10 @@ class JsonPart(BaseModel):
 class Group(JsonPart):
     """Blocks that were allocated when the most was, alike and asked for in one place.
 
-    `line` of `file` is the innermost one outside of torch; of what the backward pass allocated, that of the forward
-    operator, and `function` is the backward node. `module` is the name of the nn.Module that was being called, a `*`
-    for the numbers in which theirs differ. Null is what is not known.
+    `line` of `file` is the innermost one outside of torch; of what the backward pass allocated,
+    that of the forward operator, and `function` is the backward node. `module` is the name of the
+    nn.Module that was being called, a `*` for the numbers in which theirs differ. Null is what is
+    not known.
     """
 
     blocks: Annotated[int, Field(ge=1)]
@@ -70,9 +71,10 @@ class Phase(JsonPart):
 class Seen(JsonPart):
     """What of the script ran. `end`: it came to its own end.
 
-    `batches` are those of the last loop over training data, those included that were only drawn to see their size;
-    `evaluation` those of the last loop over data without training, null where there was none. `epochs` are loops over
-    training data: those that were run whole, of all that were seen; the others were cut short.
+    `batches` are those of the last loop over training data, those included that were only drawn to
+    see their size; `evaluation` those of the last loop over data without training, null where there
+    was none. `epochs` are loops over training data: those that were run whole, of all that were
+    seen; the others were cut short.
     """
 
     end: bool
@@ -84,13 +86,15 @@ class Seen(JsonPart):
 
 
 class Rank(JsonPart):
-    """One process of the job. `breakdown` is what was allocated when the most was, by category; it adds up to it.
+    """One process of the job. `breakdown` is what was allocated when the most was, by category; it
+    adds up to it.
 
-    `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run well; without a
-    limit it reserves `peak_reserved_bytes`, fragments that the process can do without included.
-    `bound_bytes` of it are there only for the case that libraries choose on the GPU what takes the most workspace.
-    `host_bytes` is host memory that the process held in large pieces, such as weights before they went to the GPU.
-    `largest` are the blocks that made up the most of it, largest first. `seen` is null for the profile engine.
+    `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run
+    well; without a limit it reserves `peak_reserved_bytes`, fragments that the process can do
+    without included. `bound_bytes` of it are there only for the case that libraries choose on the
+    GPU what takes the most workspace. `host_bytes` is host memory that the process held in large
+    pieces, such as weights before they went to the GPU. `largest` are the blocks that made up the
+    most of it, largest first. `seen` is null for the profile engine.
     """
 
     rank: int
@@ -116,10 +120,11 @@ class Confidence(JsonPart):
 
 
 class Promise(JsonPart):
-    """With what probability `required_bytes` is enough, for runs like the `runs` measured, of `models` models.
+    """With what probability `required_bytes` is enough, for runs like the `runs` measured, of
+    `models` models.
 
-    `probability` is null where nothing like this was measured and the margin is a prior. `held_out` is the share of a
-    model's runs that a margin found on all other models covers.
+    `probability` is null where nothing like this was measured and the margin is a prior. `held_out`
+    is the share of a model's runs that a margin found on all other models covers.
     """
 
     probability: float | None
@@ -140,9 +145,10 @@ class Failure(JsonPart):
 class Option(JsonPart):
     """One GPU option, in order of preference.
 
-    `fits` is null where it was not asked because an option before it fits. `headroom_bytes` is what is left of the
-    memory of the GPU after what the job needs; never less than 0 where it fits. `short_steps` are the steps that would
-    lack memory although they only repeat others, where they are too many for the option to be said to fit.
+    `fits` is null where it was not asked because an option before it fits. `headroom_bytes` is what
+    is left of the memory of the GPU after what the job needs; never less than 0 where it fits.
+    `short_steps` are the steps that would lack memory although they only repeat others, where they
+    are too many for the option to be said to fit.
     """
 
     name: str
@@ -154,7 +160,8 @@ class Option(JsonPart):
 
 
 class AdvisedChange(JsonPart):
-    """A change to the job that was tried in a dry run of its own, on the largest option that is too small without it.
+    """A change to the job that was tried in a dry run of its own, on the largest option that is too
+    small without it.
 
     `required_bytes` and `fits` are null where it could not be tried; `why_not` then says why.
     """
@@ -167,11 +174,12 @@ class AdvisedChange(JsonPart):
 
 
 class Report(JsonPart):
-    """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the most, margin included.
+    """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the
+    most, margin included.
 
-    `uses_up_to_bytes` is what the job takes of a GPU that has room for everything, without a margin.
-    `choice` is null where no option is large enough. `date` is when it was estimated, by `version` of this program, and
-    `command` the words of the process that needs the most.
+    `uses_up_to_bytes` is what the job takes of a GPU that has room for everything, without a
+    margin. `choice` is null where no option is large enough. `date` is when it was estimated, by
+    `version` of this program, and `command` the words of the process that needs the most.
     """
 
     schema_version: Literal[1]
@@ -256,7 +264,12 @@ def _group(group: largest.Group) -> dict[str, Any]:
 def _change(advice: Advice) -> dict[str, Any]:
     needed = None if advice.estimate is None else advice.estimate.required_bytes
     tried = {"required_bytes": needed, "fits": None if needed is None else advice.fits}
-    return {"option": advice.option, "change": advice.change, **tried, "why_not": advice.why_not or None}
+    return {
+        "option": advice.option,
+        "change": advice.change,
+        **tried,
+        "why_not": advice.why_not or None,
+    }
 
 
 def _option(option: OptionOutlook) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What is alive when the most is allocated, and where was it asked for? What is alike stands together."""
+"""What is alive when the most is allocated, and where was it asked for? What is alike stands
+together.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,10 +21,11 @@ MOST_GROUPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Allocations of one size, category, phase and line, in modules that differ in their numbers at most.
+    """Allocations of one size, category, phase and line, in modules that differ in their numbers at
+    most.
 
-    `bytes_each` is the block that each has; `numbers` are their places in the trace, in order. Where there are several
-    modules, a `*` in the site's stands for the number in which they differ.
+    `bytes_each` is the block that each has; `numbers` are their places in the trace, in order.
+    Where there are several modules, a `*` in the site's stands for the number in which they differ.
     """
 
     bytes_each: int
@@ -44,7 +47,11 @@ class Group:
     @property
     def blocks(self) -> str:
         """How many, of what size."""
-        return f"{len(self.numbers)} x {human(self.bytes_each)}" if len(self.numbers) > 1 else human(self.bytes_each)
+        return (
+            f"{len(self.numbers)} x {human(self.bytes_each)}"
+            if len(self.numbers) > 1
+            else human(self.bytes_each)
+        )
 
     @property
     def what(self) -> str:
@@ -59,7 +66,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """What one line of the user's own files asked for, itself or through libraries; NOWHERE where there is none."""
+    """What one line of the user's own files asked for, itself or through libraries; NOWHERE where
+    there is none.
+    """
 
     site: Origin
     groups: Sequence[Group]
@@ -81,7 +90,8 @@ def called(site: Origin) -> str:
 
 
 def by_own_line(trace: Trace, groups: Sequence[Group]) -> list[UserLine]:
-    """Return groups by the innermost line outside of libraries that they come from, the largest first.
+    """Return groups by the innermost line outside of libraries that they come from, the largest
+    first.
 
     A group of several such lines is a group of each.
     """
@@ -92,7 +102,9 @@ def by_own_line(trace: Trace, groups: Sequence[Group]) -> list[UserLine]:
     return sorted(lines, key=attrgetter("total_bytes"), reverse=True)
 
 
-def by_own_stack(trace: Trace, groups: Sequence[Group]) -> Iterator[tuple[tuple[Origin, ...], Group]]:
+def by_own_stack(
+    trace: Trace, groups: Sequence[Group]
+) -> Iterator[tuple[tuple[Origin, ...], Group]]:
     """Yield the lines outside of libraries that led to a group, the outermost first, and the group.
 
     A group that several ways led to is a group of each.
@@ -108,7 +120,9 @@ def by_own_stack(trace: Trace, groups: Sequence[Group]) -> Iterator[tuple[tuple[
 
 
 def at_peak(rank: RankEstimate) -> list[Group]:
-    """Return what is alive when the most is allocated, without a limit of memory, the largest first."""
+    """Return what is alive when the most is allocated, without a limit of memory, the largest
+    first.
+    """
     trace, last = rank.trace, rank.replay.at_peak_allocated.event
     run = Run(trace)
     run.to_event(last)
@@ -124,7 +138,9 @@ def at_peak(rank: RankEstimate) -> list[Group]:
         kind = run.block_sizes[number], trace.allocations[number].category, phase_of(trace, number)
         alike.setdefault((*kind, site._replace(module=_pattern(site.module))), []).append(number)
     groups = [
-        Group(size, category, phase, _shared([trace.site_of(number) for number in numbers]), numbers)
+        Group(
+            size, category, phase, _shared([trace.site_of(number) for number in numbers]), numbers
+        )
         for (size, category, phase, _), numbers in alike.items()
     ]
     return sorted(groups, key=attrgetter("total_bytes"), reverse=True)
@@ -137,5 +153,7 @@ def _pattern(module: str) -> str:
 def _shared(sites: Sequence[Origin]) -> Origin:
     """Return the site of all: its module has a `*` where theirs differ."""
     paths = [site.module.split(".") for site in sites]
-    module = ".".join(part if all(path[at] == part for path in paths) else "*" for at, part in enumerate(paths[0]))
+    module = ".".join(
+        part if all(path[at] == part for path in paths) else "*" for at, part in enumerate(paths[0])
+    )
     return sites[0]._replace(module=module)

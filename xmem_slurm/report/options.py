@@ -1,6 +1,8 @@
-"""Of each GPU option: does the job fit, with how much to spare, where does it fail, and what would make it fit?
+"""Of each GPU option: does the job fit, with how much to spare, where does it fail, and what would
+make it fit?
 
-All by replay. Where an option was not asked because a better one fits, the trace at hand speaks for it.
+All by replay. Where an option was not asked because a better one fits, the trace at hand speaks for
+it.
 """
 
 from collections.abc import Iterator
@@ -18,12 +20,14 @@ from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.trace import Trace
 
 EXPANDABLE = "expandable_segments:True"
-"""The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value that is computed."""
+"""The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value
+that is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first request that an option cannot serve: bytes asked for, bytes allocated then, and when that is.
+    """The first request that an option cannot serve: bytes asked for, bytes allocated then, and
+    when that is.
 
     `event` is its place in the events of that rank's trace.
     """
@@ -37,12 +41,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class OptionOutlook:
-    """One option. `allocator_bytes` is what torch's allocator can have there, context and margin taken off.
+    """One option. `allocator_bytes` is what torch's allocator can have there, context and margin
+    taken off.
 
-    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is `allocator_bytes` less the least
-    that the job fits in, and 0 where it runs on a little less than that. `failure` is None where the trace at hand runs
-    to its end; `short_steps` then are those that repeat an earlier one and lack memory, of `repeated_steps` that do so,
-    where they are too many: 0 where the job runs well. `without_kernels` is why its torch cannot run there,
+    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is
+    `allocator_bytes` less the least that the job fits in, and 0 where it runs on a little less than
+    that. `failure` is None where the trace at hand runs to its end; `short_steps` then are those
+    that repeat an earlier one and lack memory, of `repeated_steps` that do so, where they are too
+    many: 0 where the job runs well. `without_kernels` is why its torch cannot run there,
     `not_taken` why it was not chosen though the job fits.
     """
 
@@ -74,7 +80,8 @@ def outlooks(sizing: Sizing) -> list[OptionOutlook]:
 
 
 def remedy(sizing: Sizing) -> Remedy | None:
-    """Try `EXPANDABLE` on the next smaller option, the largest where none fits; None where there is nothing to try.
+    """Try `EXPANDABLE` on the next smaller option, the largest where none fits; None where there is
+    nothing to try.
 
     That is so where no whole GPU is too small, and where a rank has the setting already.
     """
@@ -88,18 +95,25 @@ def remedy(sizing: Sizing) -> Remedy | None:
 
 
 def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
-    """Return what is known of an option; by another replay only where the need alone does not tell."""
+    """Return what is known of an option; by another replay only where the need alone does not
+    tell.
+    """
     estimate = sizing.estimate
     allocator_bytes = estimate.largest.capacity_on(verdict.given)
     headroom = allocator_bytes - estimate.largest.fits_in_bytes
     chosen = verdict.name == sizing.placement.choice
-    outlook = OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None)
+    outlook = OptionOutlook(
+        verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None
+    )
     arch_list = estimate.largest.trace.arch_list
     if verdict.fits is False and not kernels.run_on(arch_list, verdict.given.capability):
-        return replace(outlook, without_kernels=without_kernels(verdict.name, verdict.given, arch_list))
+        return replace(
+            outlook, without_kernels=without_kernels(verdict.name, verdict.given, arch_list)
+        )
     if verdict.fits is False and sizing.no_smaller and estimate.fits(verdict.given):
         return replace(outlook, headroom_bytes=max(0, headroom), not_taken=sizing.no_smaller)
-    # A replay that ends well takes its full time; with room for the need, or a verdict by its own dry run, it is known.
+    # A replay that ends well takes its full time; with room for the need, or a verdict by its own
+    # dry run, it is known.
     known = headroom >= 0 or verdict.fits
     failed = None if known else next(_failures(estimate, verdict.given), None)
     if failed is None:
@@ -119,7 +133,9 @@ def _failures(estimate: Estimate, gpu: Gpu) -> Iterator[tuple[RankEstimate, Repl
 
 def _failure(rank: RankEstimate, oom: OutOfMemory) -> Failure:
     live = sum(oom.allocated_bytes.values())
-    return Failure(rank.trace.rank, oom.event, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation))
+    return Failure(
+        rank.trace.rank, oom.event, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation)
+    )
 
 
 def _is_expandable(trace: Trace) -> bool:

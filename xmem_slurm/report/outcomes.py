@@ -135,7 +135,11 @@ def _promise(promise: float | None) -> str:
 
 def _would(reserved: int, outside: int, gpu: Gpu) -> str:
     spare = gpu.total_bytes - reserved - outside
-    return f"would have fitted; {human(spare)} to spare" if spare >= 0 else f"{human(-spare)} too small"
+    return (
+        f"would have fitted; {human(spare)} to spare"
+        if spare >= 0
+        else f"{human(-spare)} too small"
+    )
 
 
 def job_document(outcome: JobOutcome) -> dict[str, Any]:
@@ -150,15 +154,27 @@ def job_document(outcome: JobOutcome) -> dict[str, Any]:
         for each in outcome.processes
     ]
     predicted = outcome.prediction._asdict() if outcome.prediction is not None else None
-    return {"schema_version": 1, "job": outcome.job, "prediction": predicted, "processes": processes}
+    return {
+        "schema_version": 1,
+        "job": outcome.job,
+        "prediction": predicted,
+        "processes": processes,
+    }
 
 
 def accounted_lines(job: Accounted, output_gib: float | None) -> list[str]:
     """Return what other sources say of a job that no recorder was in."""
     gpus = ", ".join(f"{count} {kind or 'GPU'}" for kind, count in job.gpus.items())
-    lines = [f"job {job.job} ({job.name}): {job.state}, {job.seconds / 3600:.1f} h on {gpus}; no recorder ran in it"]
+    lines = [
+        (
+            f"job {job.job} ({job.name}): {job.state}, {job.seconds / 3600:.1f} h on {gpus}; no "
+            "recorder ran in it"
+        )
+    ]
     if job.used_bytes is not None:
-        lines.append(f"used: {human(job.used_bytes)} of a GPU, by {job.source} ({LIMITS[job.source]})")
+        lines.append(
+            f"used: {human(job.used_bytes)} of a GPU, by {job.source} ({LIMITS[job.source]})"
+        )
     if output_gib is not None:
         lines.append(f"ran out of GPU memory on a GPU of {output_gib} GiB ({LIMITS['output']})")
     if job.used_bytes is None and output_gib is None:
@@ -169,18 +185,34 @@ def accounted_lines(job: Accounted, output_gib: float | None) -> list[str]:
 def trust_lines(record: TrackRecord, days: float) -> list[str]:
     """Return how good the estimates of recorded jobs were, for one screen."""
     if not record.jobs:
-        return [f"no job of yours was recorded in {days:.0f} days; `xsbatch --xmem-record` records what a job uses"]
+        return [
+            (
+                f"no job of yours was recorded in {days:.0f} days; `xsbatch --xmem-record` records "
+                "what a job uses"
+            )
+        ]
     count = len(record.compared)
-    lines = [f"{_jobs(record.jobs)} recorded in {days:.0f} days; {count} of them can be held against their estimates"]
+    lines = [
+        (
+            f"{_jobs(record.jobs)} recorded in {days:.0f} days; {count} of them can be held "
+            "against their estimates"
+        )
+    ]
     if count:
         share = f"{record.enough} of {count} ({record.enough / count:.0%})"
         ran_out = f"; {record.ran_out} ran out of GPU memory" if record.ran_out else ""
         lines.append(f"{share} needed no more than was estimated with its margin{ran_out}")
         near = ", ".join(f"{record.within(share)} to {share:.0%}" for share in _NEAR)
         farthest = record.farthest
-        worst = f"; the most: job {farthest[0].job}, {_signed(farthest[1])} the estimate" if farthest else ""
+        worst = (
+            f"; the most: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
+            if farthest
+            else ""
+        )
         lines.append(f"torch reserved what was estimated: {near}{worst}")
-    return lines + [f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()]
+    return lines + [
+        f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()
+    ]
 
 
 def trust_document(record: TrackRecord, days: float) -> dict[str, Any]:
@@ -218,12 +250,19 @@ def learned_lines(
         where, what = ", ".join(sorted(each.gpus)), ", ".join(sorted(each.unseen)) or "no doubts"
         margin = each.margin
         lines.append(
-            f"{each.engine}, {where}, {what}: + {margin.share:.2%} is enough for {margin.probability:.0%}"
+            f"{each.engine}, {where}, {what}: + {margin.share:.2%} is enough for "
+            f"{margin.probability:.0%}"
             f" ({margin.runs} jobs of {margin.models} scripts)"
         )
     if not found:
         lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship hold")
     if drift.scripts:
-        told = f"{drift.enough:.0%} of the jobs of the last {drift.scripts} scripts with a promise needed no more"
-        lines.append(f"{told}; {drift.promised:.0%} was promised{': that is a drift' if drift.is_one else ''}")
+        told = (
+            f"{drift.enough:.0%} of the jobs of the last {drift.scripts} scripts with a promise "
+            "needed no more"
+        )
+        lines.append(
+            f"{told}; {drift.promised:.0%} was "
+            f"promised{': that is a drift' if drift.is_one else ''}"
+        )
     return lines

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xmem_slurm.planning.candidates import Candidate
-from xmem_slurm.planning.changes import arguments_for, deepspeed_config, files_for, variables_for, what_changes
+from xmem_slurm.planning.changes import (
+    arguments_for,
+    deepspeed_config,
+    files_for,
+    variables_for,
+    what_changes,
+)
 from xmem_slurm.planning.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
@@ -24,12 +30,17 @@ _MOST_NAMED = 3
 
 
 def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
-    """Return the table of what is advised, best first, what makes each so, and what is not advised."""
+    """Return the table of what is advised, best first, what makes each so, and what is not
+    advised.
+    """
     advised = list(plan.verified)
     times = prices(advised, lambda row: None if plan.not_ranked else row.seconds)
     costs = prices(advised, lambda row: row.cost)
     head = ("", "GPUs", "method", "batch", "needed", "time", "cost", "confidence")
-    body = [_cells(number, row, gpus, times.get(number), costs.get(number)) for number, row in enumerate(advised)]
+    body = [
+        _cells(number, row, gpus, times.get(number), costs.get(number))
+        for number, row in enumerate(advised)
+    ]
     found = _aligned([head, *body]) if advised else []
     changes = dict[tuple[str, ...], list[int]]()
     for number, row in enumerate(advised, 1):
@@ -52,7 +63,9 @@ def _not_advised(plan: Ways) -> list[str]:
 
 
 def _named(row: Row) -> str:
-    """Name a way that is not advised, with what it needs or what it lacks, as far as that is known."""
+    """Name a way that is not advised, with what it needs or what it lacks, as far as that is
+    known.
+    """
     words = _way(row.candidate)
     match row.status:
         case "ruled out":
@@ -68,7 +81,9 @@ def _way(each: Candidate) -> str:
     return " ".join(filter(None, (_gpus(each), _method(each), _batch(each), *_also(each))))
 
 
-def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, cost: float | None) -> tuple[str, ...]:
+def _cells(
+    number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, cost: float | None
+) -> tuple[str, ...]:
     """Return the cells of a way that is advised; time and cost are multiples of the least."""
     of_gpu = human(gpus[row.candidate.option].total_bytes)
     return (
@@ -88,7 +103,9 @@ def _gpus(each: Candidate) -> str:
 
 
 def _method(each: Candidate) -> str:
-    return each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(each)
+    return (
+        each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(each)
+    )
 
 
 def _tensor(each: Candidate) -> str:
@@ -106,12 +123,18 @@ def _also(each: Candidate) -> list[str]:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _change(plan: Ways, row: Row) -> list[str]:
     """Say what makes a way that is advised so, and what of the training itself is another by it."""
-    variables, arguments = variables_for(plan.base, row.candidate), arguments_for(plan.base, row.candidate)
+    variables, arguments = (
+        variables_for(plan.base, row.candidate),
+        arguments_for(plan.base, row.candidate),
+    )
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     words += [f"{name} {value}" for name, value in arguments.items()]
     each = row.candidate
@@ -139,19 +162,27 @@ def _words(plan: Ways) -> list[str]:
     if plan.of_another_batch:
         left_out = listed(plan.of_another_batch)
         found.append(
-            f"not with {left_out} GPUs: a step would not be of {plan.base.batch:,} samples (--any-global-batch)"
+            f"not with {left_out} GPUs: a step would not be of {plan.base.batch:,} samples "
+            "(--any-global-batch)"
         )
     if plan.not_ranked:
         found.append(f"not ranked by speed: {plan.not_ranked}")
     else:
-        found.append("time and cost are for a sample, as multiples of the least; within 10 % they are a tie")
-    if plan.base.training.by in ("transformers", "accelerate", "lightning") and not plan.base.training.has_deepspeed:
+        found.append(
+            "time and cost are for a sample, as multiples of the least; within 10 % they are a tie"
+        )
+    if (
+        plan.base.training.by in ("transformers", "accelerate", "lightning")
+        and not plan.base.training.has_deepspeed
+    ):
         found.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
     if plan.base.not_varied:
         found.append(f"--vary batch_size={plan.base.vary} is not heeded: {plan.base.not_varied}")
     if plan.base.not_scaled:
         found.append(plan.base.not_scaled)
-    reasons = dict.fromkeys(reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons)
+    reasons = dict.fromkeys(
+        reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons
+    )
     return [*found, *([f"of the first: {'; '.join(reasons)}"] if reasons else [])]
 
 
@@ -182,7 +213,9 @@ def objects(plan: Ways, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
     }
 
 
-def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | None) -> dict[str, Any]:
+def _object(
+    plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | None
+) -> dict[str, Any]:
     """Return one candidate; its time and cost are multiples of the least."""
     each, found = row.candidate, row.estimate if row.status != "failed" else None
     return {
@@ -207,7 +240,9 @@ def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | No
         "relative_cost": cost,
         "variables": variables_for(plan.base, each),
         "arguments": dict(arguments_for(plan.base, each)),
-        "files": {str(path): content.decode() for path, content in files_for(plan.base, each).items()},
+        "files": {
+            str(path): content.decode() for path, content in files_for(plan.base, each).items()
+        },
         "changes": what_changes(plan.base, row.candidate),
         "why": row.why or None,
         "host_bytes_per_process": row.host.each if row.host is not None else None,

@@ -1,4 +1,6 @@
-"""How full are torch's segments when it holds the most? A map of them: what fragmentation costs, and where it sits."""
+"""How full are torch's segments when it holds the most? A map of them: what fragmentation costs,
+and where it sits.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ FREE = "free"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch that torch got from the driver; `largest_free_bytes` is the most that still has room in it at once."""
+    """A stretch that torch got from the driver; `largest_free_bytes` is the most that still has
+    room in it at once.
+    """
 
     total_bytes: int
     allocated_bytes: int
@@ -39,9 +43,10 @@ class Segment:
 class SegmentMap:
     """All segments, the largest first, after event `event`.
 
-    `areas` are SVG paths over ROWS rows of CELLS units, one for each category and one for what is `FREE`; `edges` is
-    the path of lines between segments. `whole_free_bytes` are in segments that are free as a whole, which torch gives
-    back where memory is short; what else is free is stuck between blocks that are in use.
+    `areas` are SVG paths over ROWS rows of CELLS units, one for each category and one for what is
+    `FREE`; `edges` is the path of lines between segments. `whole_free_bytes` are in segments that
+    are free as a whole, which torch gives back where memory is short; what else is free is stuck
+    between blocks that are in use.
     """
 
     event: int
@@ -73,17 +78,28 @@ def segment_map(trace: Trace, event: int) -> SegmentMap:
     """
     run = Run(trace)
     run.to_event(event)
-    live = {block: number for number, block in run.blocks.items() if block.allocated}  # of several the last has it
-    category = {block.ptr: trace.allocations[number].category.value for block, number in live.items()}
+    live = {
+        block: number for number, block in run.blocks.items() if block.allocated
+    }  # of several the last has it
+    category = {
+        block.ptr: trace.allocations[number].category.value for block, number in live.items()
+    }
     found = segments(run.allocator, live)
     found.sort(key=lambda segment: segment["total_size"], reverse=True)
     spans: list[tuple[int, str]] = []
     ends: list[int] = []
     for segment in found:
-        spans += [(block["size"], category.get(block["address"], FREE)) for block in segment["blocks"]]
+        spans += [
+            (block["size"], category.get(block["address"], FREE)) for block in segment["blocks"]
+        ]
         ends.append(segment["total_size"] + (ends[-1] if ends else 0))
     total = ends[-1] if ends else 0
-    return SegmentMap(event, [_segment(each["blocks"]) for each in found], _areas(spans, total), _edges(ends, total))
+    return SegmentMap(
+        event,
+        [_segment(each["blocks"]) for each in found],
+        _areas(spans, total),
+        _edges(ends, total),
+    )
 
 
 def _segment(blocks: Sequence[dict[str, Any]]) -> Segment:
@@ -93,7 +109,9 @@ def _segment(blocks: Sequence[dict[str, Any]]) -> Segment:
 
 
 def _areas(spans: Sequence[tuple[int, str]], total: int) -> list[tuple[str, str]]:
-    """Return one path for each kind of what lies in a row of spans of bytes, broken into ROWS rows."""
+    """Return one path for each kind of what lies in a row of spans of bytes, broken into ROWS
+    rows.
+    """
     paths: dict[str, list[str]] = {}
     cells = enumerate(_cells(spans, total))
     for (row, kind), run in groupby(cells, key=lambda cell: (cell[0] // CELLS, cell[1])):
@@ -115,6 +133,8 @@ def _cells(spans: Sequence[tuple[int, str]], total: int) -> Iterator[str]:
 
 
 def _edges(ends: Sequence[int], total: int) -> str:
-    """Return the path of a line across its row at each segment's end, where two are not drawn over each other."""
+    """Return the path of a line across its row at each segment's end, where two are not drawn over
+    each other.
+    """
     cells = sorted({ROWS * CELLS * end // total for end in ends[:-1]})
     return "".join(f"M{cell % CELLS},{cell // CELLS}v1" for cell in cells)

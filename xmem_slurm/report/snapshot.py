@@ -1,4 +1,6 @@
-"""The largest rank as torch's own memory snapshot: for pytorch.org/memory_viz and torch/cuda/_memory_viz.py."""
+"""The largest rank as torch's own memory snapshot: for pytorch.org/memory_viz and
+torch/cuda/_memory_viz.py.
+"""
 
 import pickle
 from pathlib import Path

@@ -1,6 +1,7 @@
 """What a person reads on stderr: the answer first, two lines of it where nobody asks for more.
 
-With all that is known they are at most eight, and one for each reason for less than full confidence.
+With all that is known they are at most eight, and one for each reason for less than full
+confidence.
 """
 
 import shlex
@@ -29,18 +30,26 @@ from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import GIB, human
 
-ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
+ANSWERS: Mapping[bool | None, str] = {
+    True: "fits",
+    False: "does not fit",
+    None: "not tried: a better one fits",
+}
 """A placement's verdict, in words."""
 
 HOW_SURE: Mapping[str, str] = {
     "high": (
-        "The script ran to its own end (its later epochs may have been cut short because they brought nothing new),"
-        " and everything it did was seen. Of 130 estimates compared with published runs, none was more than 1 % too"
+        "The script ran to its own end (its later epochs may have been cut short because they "
+        "brought nothing new),"
+        " and everything it did was seen. Of 130 estimates compared with published runs, none was "
+        "more than 1 % too"
         " low, or above what its margin covers."
     ),
     "medium": (
-        "Something was not seen: each reason says what, and what it could cost. That widens the margin, by up to"
-        " 20 % of the peak. Most scripts get it, and it does not mean that the figure is wrong. Read the reasons; if"
+        "Something was not seen: each reason says what, and what it could cost. That widens the "
+        "margin, by up to"
+        " 20 % of the peak. Most scripts get it, and it does not mean that the figure is wrong. "
+        "Read the reasons; if"
         " one applies to your job, act on it."
     ),
 }
@@ -63,7 +72,10 @@ _GROUPS = 3
 _MUCH_HOST_BYTES = 4 * GIB
 """Of one process: nodes have as much and more for each GPU."""
 
-_IN_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this can be changed in the script only"
+_IN_A_COPY = (
+    "the job asks Slurm for its script's path, and finds a copy: this can be changed in "
+    "the script only"
+)
 
 _UNITS = {"shard": "shards", "mps": "units of MPS"}
 
@@ -75,13 +87,17 @@ def brief_line(sizing: Sizing, script: str | None = None) -> str:
     """
     estimate, asked = sizing.estimate, sizing.asked
     failed = _set_up_failed(estimate)
-    first = "" if failed and estimate.first_reason.startswith(_LINE_FAILED) else estimate.first_reason
+    first = (
+        "" if failed and estimate.first_reason.startswith(_LINE_FAILED) else estimate.first_reason
+    )
     told = list(filter(None, (first, failed)))
     more = f" (`{_explain(script)}` says more)" if len(estimate.reasons) > len(told) else ""
     why = f": {'; '.join(told)}{more}" if told else _cut(estimate)
     needed = human(estimate.required_bytes)
     if asked is not None:
-        needed += f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
+        needed += (
+            f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
+        )
     needed += _by_task(estimate)
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
 
@@ -93,14 +109,18 @@ def _explain(script: str | None) -> str:
 
 
 def _cut(estimate: Estimate) -> str:
-    """Say how many epochs were run whole, where those stand for others: what comes late is the user's to know."""
+    """Say how many epochs were run whole, where those stand for others: what comes late is the
+    user's to know.
+    """
     seen = estimate.largest.trace.seen
     whole, of = seen.epochs if seen is not None and seen.epochs is not None else (0, 0)
     return f" ({whole:,} of {of:,} epochs run whole)" if of != whole else ""
 
 
 def _set_up_failed(estimate: Estimate) -> str:
-    """Say which line failed that sets up what the job runs in, and which torch was found without it, if one did."""
+    """Say which line failed that sets up what the job runs in, and which torch was found without
+    it, if one did.
+    """
     failed = next((noted.detail for noted in estimate.doubts if noted.doubt is Doubt.SET_UP), None)
     if failed is None:
         return ""
@@ -120,8 +140,9 @@ def _by_task(estimate: Estimate) -> str:
 def _takes(estimate: Estimate) -> str:
     """Say what a job left alone takes beyond its need, which whoever looks at the GPU will see.
 
-    What torch.backends.cudnn.benchmark tries is not known: 2.7 GiB for a need of 0.3 on an H200 (pytorch/examples'
-    dcgan, benchmarks/data/coverage_on_gpu.jsonl). A plan that finds no memory is not tried.
+    What torch.backends.cudnn.benchmark tries is not known: 2.7 GiB for a need of 0.3 on an H200
+    (pytorch/examples' dcgan, benchmarks/data/coverage_on_gpu.jsonl). A plan that finds no memory is
+    not tried.
     """
     tries = any(noted.doubt is Doubt.CUDNN_TRIALS for noted in estimate.doubts)
     at_first = "more while cudnn.benchmark tries plans" if tries else ""
@@ -131,10 +152,16 @@ def _takes(estimate: Estimate) -> str:
 
 
 def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[str]:
-    """Say how much GPU memory is needed, what it is made of, and, where that is known, which lines ask for the most."""
+    """Say how much GPU memory is needed, what it is made of, and, where that is known, which lines
+    ask for the most.
+    """
     rank = estimate.largest
     least = _LEAST_PART * sum(rank.breakdown.values())
-    sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size > least)
+    sizes = (
+        (size, CATEGORY_NAMES[category])
+        for category, size in rank.breakdown.items()
+        if size > least
+    )
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     context = human(rank.outside_allocator_bytes - rank.beside_bytes)
     is_peak = rank.fits_in_bytes == rank.peak_reserved_bytes
@@ -146,7 +173,10 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
     return [
-        f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_by_task(estimate)}{_takes(estimate)}",
+        (
+            f"GPU memory needed: {human(estimate.required_bytes)} = "
+            f"{total}{_by_task(estimate)}{_takes(estimate)}"
+        ),
         f"at the peak: {parts}",
         *_largest(at_peak),
         *_on_host(estimate),
@@ -156,25 +186,42 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
 
 
 def _on_host(estimate: Estimate) -> list[str]:
-    """Say what host memory processes hold in large pieces, where that is more than any process of torch does."""
+    """Say what host memory processes hold in large pieces, where that is more than any process of
+    torch does.
+    """
     each, processes = _host_bytes(estimate)
     if each < _MUCH_HOST_BYTES:
         return []
     held = "weights before they are on the GPU, or what is offloaded"
-    return [f"host memory on each node: {processes} x {human(each)} of {held}; --mem must have room for it"]
+    return [
+        (
+            f"host memory on each node: {processes} x {human(each)} of {held}; --mem must have "
+            "room for it"
+        )
+    ]
 
 
 def _host_bytes(estimate: Estimate) -> tuple[int, int]:
-    """Return what a process holds in large pieces on the host, in bytes, and how many of them a node has."""
+    """Return what a process holds in large pieces on the host, in bytes, and how many of them a
+    node has.
+    """
     trace = estimate.largest.trace
-    return max(rank.trace.host_bytes for rank in estimate.ranks), -(-trace.world_size // max(1, trace.nodes))
+    return max(rank.trace.host_bytes for rank in estimate.ranks), -(
+        -trace.world_size // max(1, trace.nodes)
+    )
 
 
 def lacks_host_memory(estimate: Estimate, request: Request) -> str:
-    """Say that a job asks for less host memory than it holds in large pieces; nothing where it does not."""
+    """Say that a job asks for less host memory than it holds in large pieces; nothing where it does
+    not.
+    """
     each, processes = _host_bytes(estimate)
     lacking = NodeMemory(each, processes, memory_per_node(request)).lacking
-    return f"this job may be killed: it holds {lacking}" if lacking and each >= _MUCH_HOST_BYTES else ""
+    return (
+        f"this job may be killed: it holds {lacking}"
+        if lacking and each >= _MUCH_HOST_BYTES
+        else ""
+    )
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:
@@ -190,16 +237,29 @@ def promise(rank: RankEstimate) -> str:
     if margin.of:
         return f"the margin is enough for {margin.probability:.0%} of {margin.runs} {margin.of}"
     on_one = ", which had one GPU each" if rank.trace.world_size > 1 else ""
-    return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured{on_one}"
+    return (
+        f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} "
+        f"measured{on_one}"
+    )
 
 
-def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None, advice: Sequence[Advice] = ()) -> list[str]:
-    """Say of each GPU option whether the job fits, with how much to spare or where it fails, and what would help."""
+def option_lines(
+    options: Sequence[OptionOutlook], remedy: Remedy | None, advice: Sequence[Advice] = ()
+) -> list[str]:
+    """Say of each GPU option whether the job fits, with how much to spare or where it fails, and
+    what would help.
+    """
     width = max((len(option.name) for option in options), default=0)
     lines = [
-        f"{'*' if o.chosen else ' '} {o.name:{width}}  {human(o.gpu.total_bytes):>10}  {_outlook(o)}" for o in options
+        f"{'*' if o.chosen else ' '} {o.name:{width}}  {human(o.gpu.total_bytes):>10}  "
+        f"{_outlook(o)}"
+        for o in options
     ]
-    return lines + ([_remedy(remedy)] if remedy is not None else []) + [_advice(each) for each in advice]
+    return (
+        lines
+        + ([_remedy(remedy)] if remedy is not None else [])
+        + [_advice(each) for each in advice]
+    )
 
 
 def _outlook(option: OptionOutlook) -> str:
@@ -239,7 +299,10 @@ def _advice(advice: Advice) -> str:
         return f"{advice.change}: not tried: {advice.why_not}"
     answer = "fits" if advice.fits else "does not fit"
     needed = human(advice.estimate.required_bytes)
-    return f"with {advice.change}: {needed} needed, {answer} {advice.option} (seen in a dry run with it)"
+    return (
+        f"with {advice.change}: {needed} needed, {answer} {advice.option} (seen in a dry run "
+        "with it)"
+    )
 
 
 def reason(sizing: Sizing) -> str:
@@ -250,7 +313,8 @@ def reason(sizing: Sizing) -> str:
 def _offer(sizing: Sizing) -> str:
     """Say what the chosen option gives to the job, and what it is the best in.
 
-    It may have less than is said to be needed anywhere (`fit.smallest_capacity`), and be enough by a replay on it.
+    It may have less than is said to be needed anywhere (`fit.smallest_capacity`), and be enough by
+    a replay on it.
     """
     placement, needed = sizing.placement, sizing.estimate.required_bytes
     chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
@@ -264,7 +328,9 @@ def _offer(sizing: Sizing) -> str:
 
 
 def _rank(placement: Placement, *, no_smaller: bool) -> str:
-    """Say what the chosen option is the best in, of all or of those `no_smaller`, and which would be no worse."""
+    """Say what the chosen option is the best in, of all or of those `no_smaller`, and which would
+    be no worse.
+    """
     count, start = len(placement.verdicts), placement.starts.get(placement.choice or "")
     if placement.order == "memory":
         first = f"of {count} options the one that takes the least GPU memory"
@@ -272,11 +338,17 @@ def _rank(placement: Placement, *, no_smaller: bool) -> str:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
         first = f"of {count} options the first to start ({when}, as Slurm expects)"
     else:
-        cheapest = "cheapest that is no smaller than what was asked for" if no_smaller else "cheapest on which it fits"
+        cheapest = (
+            "cheapest that is no smaller than what was asked for"
+            if no_smaller
+            else "cheapest on which it fits"
+        )
         first = f"of {count} options the {cheapest}" if count > 1 else "the only option"
         first += "; Slurm did not say when each would start" if placement.order == "start" else ""
     names, plural = ", ".join(placement.tied), len(placement.tied) > 1
-    return first + (f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else "")
+    return first + (
+        f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else ""
+    )
 
 
 def outcome(changes: Sequence[Change], sizing: Sizing, *, typed: bool) -> str:
@@ -295,7 +367,9 @@ def advice(changes: Sequence[Change], sizing: Sizing) -> str:
 
 
 def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = False) -> list[str]:
-    """Say of each component what it needs and what was decided of it; with `dry_run` nothing is submitted."""
+    """Say of each component what it needs and what was decided of it; with `dry_run` nothing is
+    submitted.
+    """
     request, script = decision.written.request, decision.written.command_line.script
     sized = [
         decided.of_component(request, index, line)
@@ -304,13 +378,18 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
             *filter(None, [runs_out(part.kind, part.sizing)]),
             *filter(None, [lacks_host_memory(part.sizing.estimate, request.components[index])]),
             *([brief_line(part.sizing, script)] if brief else estimate_lines(part.sizing.estimate)),
-            *filter(None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)),
-            _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
+            *filter(
+                None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)
+            ),
+            _decided(
+                part, request.components[index], several=bool(request.others), dry_run=dry_run
+            ),
             *([_IN_A_COPY] if part.in_a_copy else []),
         ]
     ]
     return sized + [
-        decided.of_component(request, index, f"stays as written: {why}") for index, why in sorted(decision.left.items())
+        decided.of_component(request, index, f"stays as written: {why}")
+        for index, why in sorted(decision.left.items())
     ]
 
 
@@ -319,7 +398,9 @@ def _decided(part: Part, request: Request, *, several: bool, dry_run: bool) -> s
     match part.kind:
         case Kind.NOTHING_FITS:
             why = too_small(part.sizing)
-            return f"stays as written: {why}" if several else decided.as_written(why, dry_run=dry_run)
+            return (
+                f"stays as written: {why}" if several else decided.as_written(why, dry_run=dry_run)
+            )
         case Kind.CANNOT_CHANGE:
             return f"stays as written: {part.why}"
         case Kind.ADVISED:
@@ -333,7 +414,9 @@ def _listed(changes: Sequence[Change]) -> str:
 
 
 def runs_out(kind: Kind, sizing: Sizing) -> str:
-    """Say of a job that stays as it was written that it will run out of GPU memory; nothing where it will not."""
+    """Say of a job that stays as it was written that it will run out of GPU memory; nothing where
+    it will not.
+    """
     asked = sizing.asked
     if kind not in (Kind.NOTHING_FITS, Kind.ADVISED, Kind.CANNOT_CHANGE) or sizing.no_smaller:
         return ""
@@ -343,24 +426,35 @@ def runs_out(kind: Kind, sizing: Sizing) -> str:
         has = f"{asked.name}, which it asks for, has {human(asked.gpu.total_bytes)}"
         return f"this job {will} run out of GPU memory: it needs {needed}, and {has}"
     verdicts = sizing.placement.verdicts
-    if kind is not Kind.NOTHING_FITS or not verdicts or any(each.share is not None for each in verdicts):
+    if (
+        kind is not Kind.NOTHING_FITS
+        or not verdicts
+        or any(each.share is not None for each in verdicts)
+    ):
         return ""
     if any(sizing.estimate.fits(each.gpu) for each in verdicts):
         return ""  # it was not tried on every GPU
     largest = human(max(each.gpu.total_bytes for each in verdicts))
-    return f"this job {will} run out of GPU memory: it needs {needed}, and the largest GPU open to it has {largest}"
+    return (
+        f"this job {will} run out of GPU memory: it needs {needed}, and the largest GPU open to "
+        f"it has {largest}"
+    )
 
 
 def too_small(sizing: Sizing) -> str:
     """Say why no option was chosen."""
     verdicts = sizing.placement.verdicts
     if verdicts and all(verdict.share is not None for verdict in verdicts):
-        return "no share of a GPU that is open to this job is large enough, or nothing would hold the job to it"
+        return (
+            "no share of a GPU that is open to this job is large enough, or nothing would hold "
+            "the job to it"
+        )
     largest = max((v.gpu.total_bytes for v in verdicts), default=0)
     return (
         f"no GPU option open to this job is large enough; the largest has {human(largest)}"
         if largest
-        else "the site file has no nodes for this partition, constraint and number of GPUs (--exclusive: all of a node)"
+        else "the site file has no nodes for this partition, constraint and number of GPUs "
+        "(--exclusive: all of a node)"
     )
 
 
@@ -370,11 +464,15 @@ def tell_every(seconds: float) -> None:
 
 
 @contextmanager
-def progress(text: str, seconds: float | None = None, *, verbose: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show what is going on, and where a dry run is, if it lasts `PATIENCE_SECONDS`; yield how to change the words.
+def progress(
+    text: str, seconds: float | None = None, *, verbose: bool = False
+) -> Iterator[Callable[[str], None]]:
+    """Show what is going on, and where a dry run is, if it lasts `PATIENCE_SECONDS`; yield how to
+    change the words.
 
-    On a terminal that is one line, which is gone in the end. Elsewhere there is none, or with `verbose` one every
-    `NEWS_SECONDS`, or for a program as often as that wants it (`tell_every`). `seconds` is what the dry runs may take.
+    On a terminal that is one line, which is gone in the end. Elsewhere there is none, or with
+    `verbose` one every `NEWS_SECONDS`, or for a program as often as that wants it (`tell_every`).
+    `seconds` is what the dry runs may take.
     """
     every = _reader_seconds.get()
     with live_progress.somebody_waits() as dry_run:
@@ -403,8 +501,15 @@ def progress(text: str, seconds: float | None = None, *, verbose: bool = False) 
 class _ProgressLine:
     """The line of progress, as it is now."""
 
-    def __init__(self, text: str, seconds: float | None, dry_run: live_progress.Heard, every: float) -> None:
-        self._text, self._began, self._dry_run, self._ended = text, time.monotonic(), dry_run, threading.Event()
+    def __init__(
+        self, text: str, seconds: float | None, dry_run: live_progress.Heard, every: float
+    ) -> None:
+        self._text, self._began, self._dry_run, self._ended = (
+            text,
+            time.monotonic(),
+            dry_run,
+            threading.Event(),
+        )
         self._budget, self._every = seconds, every
 
     def change(self, text: str) -> None:

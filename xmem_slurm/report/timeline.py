@@ -1,8 +1,8 @@
 """How does memory go up and down over a run?
 
-One more replay of a trace, watched all the way and cut into columns: each column keeps its highest moment, so that the
-peak of the columns is the peak of the run, to the byte. Time is counted in events (allocations and frees): a dry run's
-seconds say nothing about those on a GPU.
+One more replay of a trace, watched all the way and cut into columns: each column keeps its highest
+moment, so that the peak of the columns is the peak of the run, to the byte. Time is counted in
+events (allocations and frees): a dry run's seconds say nothing about those on a GPU.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,15 @@ from xmem_slurm.allocator.caching_allocator import TraceEntry
 from xmem_slurm.allocator.replay import Run
 from xmem_slurm.trace import Category, Mark, Op, Trace
 
-STACK = (Category.PARAM, Category.BUFFER, Category.OPT, Category.GRAD, Category.ACT, Category.TEMP, Category.OTH)
+STACK = (
+    Category.PARAM,
+    Category.BUFFER,
+    Category.OPT,
+    Category.GRAD,
+    Category.ACT,
+    Category.TEMP,
+    Category.OTH,
+)
 """The categories from the bottom of a chart to its top: what lives longest first."""
 
 _INDEX = {category: index for index, category in enumerate(STACK)}
@@ -30,7 +38,9 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 
 
 class Moment(NamedTuple):
-    """After event number `event` (its place in `Trace.events`): bytes allocated, for each of STACK and in all."""
+    """After event number `event` (its place in `Trace.events`): bytes allocated, for each of STACK
+    and in all.
+    """
 
     event: int
     allocated: tuple[int, ...]
@@ -39,9 +49,11 @@ class Moment(NamedTuple):
 
 
 class StepPart(NamedTuple):
-    """A part of a training step: `forward`, `backward` or `optimizer`; or `evaluation`; `after` follows the last one.
+    """A part of a training step: `forward`, `backward` or `optimizer`; or `evaluation`; `after`
+    follows the last one.
 
-    It lasts from event `start` to before event `end`; `highest` is the moment in it when the most was allocated.
+    It lasts from event `start` to before event `end`; `highest` is the moment in it when the most
+    was allocated.
     """
 
     name: str
@@ -64,8 +76,9 @@ def _in_words(name: str, step: int) -> str:
 class Timeline:
     """A run in columns of equal numbers of events.
 
-    `peak` is when the most was allocated, `fullest` when the most was reserved (and of that the most allocated).
-    `steps` says before which event each optimizer step had ended, `checkpoints` the same of each that was saved.
+    `peak` is when the most was allocated, `fullest` when the most was reserved (and of that the
+    most allocated). `steps` says before which event each optimizer step had ended, `checkpoints`
+    the same of each that was saved.
     """
 
     events: int
@@ -98,7 +111,8 @@ def timeline(trace: Trace, columns: int) -> Timeline:
     count = len(moments)
     edges = sorted({count * column // columns for column in range(columns + 1)})
     phases = [
-        StepPart(name, step, start, end, _highest(moments[start:end])) for name, step, start, end in _spans(trace)
+        StepPart(name, step, start, end, _highest(moments[start:end]))
+        for name, step, start, end in _spans(trace)
     ]
     return Timeline(
         events=count,
@@ -124,8 +138,12 @@ def _last(marks: Sequence[Mark]) -> str:
     return "evaluation" if marks and marks[-1].kind == "evaluation" else "after"
 
 
-def _moments(trace: Trace, block_sizes: Sequence[int], history: Sequence[TraceEntry]) -> Iterator[Moment]:
-    """Yield the moment after each event; `history` tells when segments came and went between the allocations."""
+def _moments(
+    trace: Trace, block_sizes: Sequence[int], history: Sequence[TraceEntry]
+) -> Iterator[Moment]:
+    """Yield the moment after each event; `history` tells when segments came and went between the
+    allocations.
+    """
     allocated, total, reserved = [0] * len(STACK), 0, 0
     entries = iter(history)
     for event, (op, number) in enumerate(trace.events):
@@ -150,18 +168,24 @@ def _highest(moments: Sequence[Moment]) -> Moment:
 
 
 def _column(moments: Sequence[Moment]) -> Moment:
-    return _highest(moments)._replace(reserved_bytes=max(moment.reserved_bytes for moment in moments))
+    return _highest(moments)._replace(
+        reserved_bytes=max(moment.reserved_bytes for moment in moments)
+    )
 
 
 def _marks(trace: Trace) -> Iterator[tuple[Mark, int]]:
-    """Yield each mark, and the event that comes after it; the last allocations of a trace that was cut may be gone."""
+    """Yield each mark, and the event that comes after it; the last allocations of a trace that was
+    cut may be gone.
+    """
     made_by = [0, *(event + 1 for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC)]
     for mark in trace.marks:
         yield mark, made_by[min(mark.allocations, len(made_by) - 1)]
 
 
 def _spans(trace: Trace) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (name, step, start, end) of the phases that have events, in events; the last one ends with the trace."""
+    """Yield (name, step, start, end) of the phases that have events, in events; the last one ends
+    with the trace.
+    """
     start, step = 0, 1
     marks = [(mark, end) for mark, end in _marks(trace) if mark.kind in _ENDED_BY]
     for mark, end in marks:

@@ -1,8 +1,10 @@
-"""How many jobs, seconds and GPUs were decided of so far? Counted from the site's record (`audit`), each line once.
+"""How many jobs, seconds and GPUs were decided of so far? Counted from the site's record (`audit`),
+each line once.
 
-A count outlives its lines: they are moved aside and removed, and Prometheus wants counters that never fall. So it is
-kept beside them, with how far each user's lines are counted. Users write these: whatever they put there, a kind of GPU
-is one of the site's own names, so that nobody can make series of their own.
+A count outlives its lines: they are moved aside and removed, and Prometheus wants counters that
+never fall. So it is kept beside them, with how far each user's lines are counted. Users write
+these: whatever they put there, a kind of GPU is one of the site's own names, so that nobody can
+make series of their own.
 """
 
 import json
@@ -28,7 +30,9 @@ MOST_BYTES = 64 << 20
 
 @dataclass
 class Totals:
-    """Jobs and seconds by outcome, GPUs by the kind that was asked for and is; `read` is how far, as `audit` has it."""
+    """Jobs and seconds by outcome, GPUs by the kind that was asked for and is; `read` is how far,
+    as `audit` has it.
+    """
 
     jobs: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(audit.OUTCOMES, 0.0))
@@ -46,7 +50,8 @@ class Totals:
 
 
 def count(folder: Path, types: Collection[str]) -> tuple[Totals, OSError | None]:
-    """Count what is new in a record's folder; return all that was counted, and why that could not be kept, if so.
+    """Count what is new in a record's folder; return all that was counted, and why that could not
+    be kept, if so.
 
     Raises:
         OSError: the folder cannot be read.
@@ -87,4 +92,6 @@ def _kind(entry: str, types: Collection[str]) -> str:
 
 def _count(entry: str) -> int:
     number = entry.rpartition(":")[2]
-    return int(number) if number.isascii() and number.isdecimal() and len(number) <= MOST_DIGITS else 0
+    return (
+        int(number) if number.isascii() and number.isdecimal() and len(number) <= MOST_DIGITS else 0
+    )

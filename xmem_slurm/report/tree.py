@@ -1,4 +1,6 @@
-"""What is alive at the peak as a tree: the user's own lines, and what each asked for, itself or through libraries."""
+"""What is alive at the peak as a tree: the user's own lines, and what each asked for, itself or
+through libraries.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,7 +37,9 @@ class _Branch:
 
 
 def tree_lines(rank: RankEstimate) -> list[str]:
-    """Return the tree of one rank, the script's own lines outermost, the largest first at each level."""
+    """Return the tree of one rank, the script's own lines outermost, the largest first at each
+    level.
+    """
     root = _Branch()
     for stack, group in by_own_stack(rank.trace, at_peak(rank)):
         node = root
@@ -52,7 +56,10 @@ def _below(node: _Branch, depth: int, whole: int) -> Iterator[str]:
     """Yield the lines of what a node called and asked for; what is small of it in one line."""
     parts: list[tuple[int, int, str, _Branch]] = [
         *((each.total_bytes, each.blocks, called(site), each) for site, each in node.calls.items()),
-        *((group.total_bytes, len(group.numbers), _asked_for(group), _Branch()) for group in node.groups),
+        *(
+            (group.total_bytes, len(group.numbers), _asked_for(group), _Branch())
+            for group in node.groups
+        ),
     ]
     parts.sort(key=lambda part: part[0], reverse=True)
     least = LEAST_SHARE * whole
@@ -64,7 +71,10 @@ def _below(node: _Branch, depth: int, whole: int) -> Iterator[str]:
     if small:
         blocks = sum(blocks for _, blocks in small)
         yield _line(
-            depth, sum(size for size, _ in small), whole, f"{blocks:,} smaller block{'' if blocks == 1 else 's'}"
+            depth,
+            sum(size for size, _ in small),
+            whole,
+            f"{blocks:,} smaller block{'' if blocks == 1 else 's'}",
         )
 
 

@@ -10,13 +10,18 @@ from xmem_slurm.outcomes.waste import Waste
 
 
 def rows(waste: Waste) -> list[tuple[str, str, str, str]]:
-    """Return the table of hours: a line a kind of GPU, as it was asked for, had, and would have done."""
+    """Return the table of hours: a line a kind of GPU, as it was asked for, had, and would have
+    done.
+    """
 
     def cell(hours: Mapping[str, float], kind: str) -> str:
         return f"{hours.get(kind, 0):.1f}"
 
     kinds = sorted({*waste.asked, *waste.had, *waste.done})
-    return [(kind, cell(waste.asked, kind), cell(waste.had, kind), cell(waste.done, kind)) for kind in kinds]
+    return [
+        (kind, cell(waste.asked, kind), cell(waste.had, kind), cell(waste.done, kind))
+        for kind in kinds
+    ]
 
 
 def words(waste: Waste, days: float) -> list[str]:
@@ -24,9 +29,18 @@ def words(waste: Waste, days: float) -> list[str]:
     hours, unknown = sum(waste.had.values()), sum(waste.unknown.values())
     known = f"what they used is known of {waste.known_jobs}, of {hours - unknown:.1f} hours"
     first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
-    asked, had, done = (f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done))
-    left_out = f"; {waste.unpriced:.1f} hours are left out, on types without a cost there" if waste.unpriced else ""
-    costs = f"{asked} asked for, {had} had, {done} would have done (hours x cost of the site file{left_out})"
+    asked, had, done = (
+        f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done)
+    )
+    left_out = (
+        f"; {waste.unpriced:.1f} hours are left out, on types without a cost there"
+        if waste.unpriced
+        else ""
+    )
+    costs = (
+        f"{asked} asked for, {had} had, {done} would have done (hours x cost of the site "
+        f"file{left_out})"
+    )
     return [first, f"their cost: {costs}"]
 
 
@@ -37,9 +51,13 @@ def lines(waste: Waste, days: float) -> list[str]:
     width = max(len(row[0]) for row in table)
     shown = [f"{row[0]:{width}}  {row[1]:>9}  {row[2]:>9}  {row[3]:>15}" for row in table]
     hours = sum(waste.had.values()) or 1
-    unknown = [f"not known: {why}: {each:.1f} hours ({each / hours:.0%})" for why, each in waste.unknown.items()]
+    unknown = [
+        f"not known: {why}: {each:.1f} hours ({each / hours:.0%})"
+        for why, each in waste.unknown.items()
+    ]
     scripts = [
-        f"  {name}: {each:.1f} hours" + (f", {cost:.1f} of their cost not needed" if cost > 0 else "")
+        f"  {name}: {each:.1f} hours"
+        + (f", {cost:.1f} of their cost not needed" if cost > 0 else "")
         for name, each, cost in waste.scripts
     ]
     return [told, *shown, priced, *unknown, *(["most hours:", *scripts] if scripts else [])]
@@ -47,7 +65,10 @@ def lines(waste: Waste, days: float) -> list[str]:
 
 def document(waste: Waste, days: float) -> dict[str, Any]:
     """Return the report as one JSON object; hours, and costs in those of the site file."""
-    scripts = [{"script": name, "gpu_hours": hours, "cost_not_needed": cost} for name, hours, cost in waste.scripts]
+    scripts = [
+        {"script": name, "gpu_hours": hours, "cost_not_needed": cost}
+        for name, hours, cost in waste.scripts
+    ]
     return {"schema_version": 1, "days": days, **asdict(waste), "scripts": scripts}
 
 
@@ -57,8 +78,12 @@ def page(waste: Waste, days: float, templates: Path | None = None) -> str:
     values = {
         "words": words(waste, days),
         "rows": rows(waste),
-        "unknown": [(why, f"{each:.1f}", f"{each / hours:.0%}") for why, each in waste.unknown.items()],
+        "unknown": [
+            (why, f"{each:.1f}", f"{each / hours:.0%}") for why, each in waste.unknown.items()
+        ],
         "scripts": [(name, f"{each:.1f}", f"{cost:.1f}") for name, each, cost in waste.scripts],
         "document": document(waste, days),
     }
-    return resources.render(resources.template_places("report", templates), "waste.html.j2", values, html=True)
+    return resources.render(
+        resources.template_places("report", templates), "waste.html.j2", values, html=True
+    )

@@ -1,7 +1,9 @@
-"""How does a site want a request for one of its GPU options to be spelled? A request in, the options to set out.
+"""How does a site want a request for one of its GPU options to be spelled? A request in, the
+options to set out.
 
-The user's own spelling stays where the site takes it: only the kind of GPU changes in it. Where it does not, the
-request is written in the first option that the site's dialect lists; the number of GPUs is never another one.
+The user's own spelling stays where the site takes it: only the kind of GPU changes in it. Where it
+does not, the request is written in the first option that the site's dialect lists; the number of
+GPUs is never another one.
 """
 
 from collections.abc import Sequence
@@ -16,18 +18,27 @@ from xmem_slurm.slurm.submission import Submission
 
 
 def edits(
-    request: Request, option: GpuOption, dialect: Dialect, share: str | None = None, *, typed: bool = True
+    request: Request,
+    option: GpuOption,
+    dialect: Dialect,
+    share: str | None = None,
+    *,
+    typed: bool = True,
 ) -> Sequence[Edit]:
-    """Return what to set in a job of one component so that it asks for `option`; nothing if it does already.
+    """Return what to set in a job of one component so that it asks for `option`; nothing if it does
+    already.
 
-    `share` is the entry of --gres for a share of a GPU; it stands in place of the GPUs. Without `typed` the GRES type
-    is left off, and the option asked for by its feature.
+    `share` is the entry of --gres for a share of a GPU; it stands in place of the GPUs. Without
+    `typed` the GRES type is left off, and the option asked for by its feature.
 
     Raises:
-        UsageError: it cannot be said here, or not without changing the number of GPUs; the message says why.
+        UsageError: it cannot be said here, or not without changing the number of GPUs; the message
+            says why.
     """
     gpu_type = option.type if typed and dialect.select == "type" else None
-    values = _with_share(request, share) if share is not None else _with_type(request, gpu_type, dialect)
+    values = (
+        _with_share(request, share) if share is not None else _with_type(request, gpu_type, dialect)
+    )
     if option.gres is not None:
         listed = values["gres"] if "gres" in values else request.value("gres")
         values["gres"] = gres.with_entry(listed, option.gres)
@@ -40,11 +51,15 @@ def edits(
     return [Edit(name, value) for name, value in values.items() if value != request.value(name)]
 
 
-def host_memory(request: Request, option: GpuOption, dialect: Dialect, *, shared: bool) -> dict[str, str | None]:
-    """Return the option that asks for host memory by the site's rule; none where the user asked, or there is no rule.
+def host_memory(
+    request: Request, option: GpuOption, dialect: Dialect, *, shared: bool
+) -> dict[str, str | None]:
+    """Return the option that asks for host memory by the site's rule; none where the user asked, or
+    there is no rule.
 
-    A job on a share of a GPU gets what one with a GPU of its own would: its process is the same. For --mem and
-    --mem-per-cpu the GPUs on a node must be known; where they are not, host memory is left to Slurm's defaults.
+    A job on a share of a GPU gets what one with a GPU of its own would: its process is the same.
+    For --mem and --mem-per-cpu the GPUs on a node must be known; where they are not, host memory is
+    left to Slurm's defaults.
     """
     per_gpu = option.host_memory_mib or dialect.host_memory_mib
     if per_gpu is None or request.memory:
@@ -57,11 +72,15 @@ def host_memory(request: Request, option: GpuOption, dialect: Dialect, *, shared
         return {name: f"{per_gpu}M"}
     if not gpus:
         return {}
-    return {name: f"{per_gpu * gpus if name == 'mem' else -(-per_gpu * gpus // request.cpus_per_node)}M"}
+    return {
+        name: f"{per_gpu * gpus if name == 'mem' else -(-per_gpu * gpus // request.cpus_per_node)}M"
+    }
 
 
 def words(option: GpuOption, dialect: Dialect, count: int = 1) -> tuple[str, ...]:
-    """Return options of sbatch or srun that ask for `count` GPUs of an option on a node, or for its least share."""
+    """Return options of sbatch or srun that ask for `count` GPUs of an option on a node, or for its
+    least share.
+    """
     asking = Submission(("--ntasks=1", f"--gres=gpu:{count}"), {}, None)
     return apply(edits(asking.request, option, dialect, least_share(option)), asking).argv
 
@@ -79,27 +98,43 @@ def least_share(option: GpuOption) -> str | None:
 
 def _with_type(request: Request, gpu_type: str | None, dialect: Dialect) -> dict[str, str | None]:
     """Give every GPU request the type, in another option where this one is not taken here."""
-    spelled = [name for name in GPU_OPTIONS if any(gpu.setting.name == name for gpu in request.gpus)]
+    spelled = [
+        name for name in GPU_OPTIONS if any(gpu.setting.name == name for gpu in request.gpus)
+    ]
     if all(name in dialect.options for name in spelled):
         return {edit.name: edit.value for edit in type_edits(request, gpu_type)}
     if len(spelled) > 1:
-        raise UsageError(f"{_listed(spelled)} together cannot be said in this site's {_listed(dialect.options)}")
+        raise UsageError(
+            f"{_listed(spelled)} together cannot be said in this site's {_listed(dialect.options)}"
+        )
     target = dialect.options[0]
     count = _count(request, spelled[0], target)
     entry = ":".join(filter(None, ["gpu", gpu_type, str(count)]))
     values = {name: gres.without(name, request.value(name) or "", ["gpu"]) for name in spelled}
     in_gres = target == "gres"
-    values[target] = gres.with_entry(request.value(target), entry) if in_gres else entry.partition(":")[2]
+    values[target] = (
+        gres.with_entry(request.value(target), entry) if in_gres else entry.partition(":")[2]
+    )
     return values
 
 
 def _with_share(request: Request, share: str) -> dict[str, str | None]:
-    """Put a share in place of the GPUs, or of the share that the user wrote: Slurm takes no GPU beside one."""
+    """Put a share in place of the GPUs, or of the share that the user wrote: Slurm takes no GPU
+    beside one.
+    """
     spelled = {each.setting.name for each in request.accelerators}
-    values = {name: gres.without(name, request.value(name) or "", ["gpu"]) for name in GPU_OPTIONS if name in spelled}
+    values = {
+        name: gres.without(name, request.value(name) or "", ["gpu"])
+        for name in GPU_OPTIONS
+        if name in spelled
+    }
     listed = values["gres"] if "gres" in values else request.value("gres")
     kind, *rest = share.split(":")
-    typed = [each.type for each in request.accelerators if each.resource == kind and each.type is not None]
+    typed = [
+        each.type
+        for each in request.accelerators
+        if each.resource == kind and each.type is not None
+    ]
     entry = ":".join([kind, typed[0], *rest]) if typed and len(rest) == 1 else share
     return values | {"gres": gres.with_entry(listed, entry)}
 
@@ -107,7 +142,9 @@ def _with_share(request: Request, share: str) -> dict[str, str | None]:
 def _conjoined(existing: str | None, feature: str) -> str:
     expression = conjoin(existing, feature)
     if expression is None:
-        raise UsageError(f"--constraint={existing} cannot be AND-ed with {feature} in Slurm's syntax")
+        raise UsageError(
+            f"--constraint={existing} cannot be AND-ed with {feature} in Slurm's syntax"
+        )
     return expression
 
 
@@ -125,7 +162,8 @@ def _count(request: Request, source: str, target: str) -> int:
         count = total // request.ntasks
     if not count:
         raise UsageError(
-            f"this site takes no --{source}, and how much that is in --{target} is left open; say --nodes and --ntasks"
+            f"this site takes no --{source}, and how much that is in --{target} is left open; say "
+            "--nodes and --ntasks"
         )
     return count
 

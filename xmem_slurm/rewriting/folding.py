@@ -1,10 +1,13 @@
-"""Put all that a submission asks for into its script, so that plain `sbatch SCRIPT` gives the same job.
+"""Put all that a submission asks for into its script, so that plain `sbatch SCRIPT` gives the same
+job.
 
-Options of the command line and of SBATCH_* variables become #SBATCH lines, in place of those that they overruled. The
-job's name, which Slurm takes from the script's file name, becomes one, too. `--wrap` becomes the script that sbatch
-would make of it. What no script can carry stays on the command line to type: the script's arguments, options that are
-about the call and not the job, and plugins' options; a variable that would overrule the script has to be unset there.
-Variables of options that are newer than 22.05 stay variables: an older sbatch overlooks those, and refuses the option.
+Options of the command line and of SBATCH_* variables become #SBATCH lines, in place of those that
+they overruled. The job's name, which Slurm takes from the script's file name, becomes one, too.
+`--wrap` becomes the script that sbatch would make of it. What no script can carry stays on the
+command line to type: the script's arguments, options that are about the call and not the job, and
+plugins' options; a variable that would overrule the script has to be unset there. Variables of
+options that are newer than 22.05 stay variables: an older sbatch overlooks those, and refuses the
+option.
 """
 
 import difflib
@@ -43,29 +46,41 @@ class Folded(NamedTuple):
 
 
 def fold(job: Submission, environ: Mapping[str, str]) -> Folded:
-    """Return the script for a job that is submitted from the environment `environ`; the job's own may be changed.
+    """Return the script for a job that is submitted from the environment `environ`; the job's own
+    may be changed.
 
     The job has a script or `--wrap`.
     """
     script = _script(job)
     changed = {name: value for name, value in job.environ.items() if environ.get(name) != value}
     try:
-        folded = _folded(job, script, {n: v for n, v in changed.items() if not n.startswith("SBATCH_")})
+        folded = _folded(
+            job, script, {n: v for n, v in changed.items() if not n.startswith("SBATCH_")}
+        )
         unset = [word for name in _overruling(folded, environ) for word in ("-u", name)]
-        return Folded(folded.script or b"", [*(["env", *unset] if unset else []), "sbatch", *folded.argv])
+        return Folded(
+            folded.script or b"", [*(["env", *unset] if unset else []), "sbatch", *folded.argv]
+        )
     except UsageError as error:
         variables = [f"{name}={value}" for name, value in changed.items()]
         return Folded(script, [*variables, "sbatch", *_unfolded(job)], str(error))
 
 
 def differences(before: Submission, after: Submission, folded: Folded) -> list[str]:
-    """Return a unified diff of what the job asks for, as written and changed, and one of its script as folded."""
+    """Return a unified diff of what the job asks for, as written and changed, and one of its script
+    as folded.
+    """
     old, new = (
         [_typed(*each) for part in job.request.components for each in _settings(part).items()]
         for job in (before, after)
     )
-    lines = list(difflib.unified_diff(old, new, "options as written", "options as changed", n=0, lineterm=""))
-    old, new = (text.decode(errors="surrogateescape").splitlines() for text in (_script(before), folded.script))
+    lines = list(
+        difflib.unified_diff(old, new, "options as written", "options as changed", n=0, lineterm="")
+    )
+    old, new = (
+        text.decode(errors="surrogateescape").splitlines()
+        for text in (_script(before), folded.script)
+    )
     if max(len(old), len(new)) <= MOST_LINES:
         name = before.command_line.script or ("-" if before.command_line.wrap is None else "--wrap")
         lines += difflib.unified_diff(old, new, name, FILE, lineterm="")
@@ -79,7 +94,8 @@ def _script(job: Submission) -> bytes:
 def wrapped(command: str) -> bytes:
     """Return the script that sbatch makes of `--wrap`, as seen in 22.05.
 
-    In a script #SBATCH lines count, in `--wrap` they do not: a command that does nothing goes before them.
+    In a script #SBATCH lines count, in `--wrap` they do not: a command that does nothing goes
+    before them.
     """
     head = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
     text = command.encode(errors="surrogateescape") + b"\n"
@@ -95,7 +111,12 @@ def export(request: Request, variables: Mapping[str, str]) -> str:
     """
     if any("," in value for value in variables.values()):
         raise UsageError(f"{', '.join(variables)}: --export cannot give a job a value with a comma")
-    return ",".join([request.value("export") or "ALL", *(f"{name}={value}" for name, value in variables.items())])
+    return ",".join(
+        [
+            request.value("export") or "ALL",
+            *(f"{name}={value}" for name, value in variables.items()),
+        ]
+    )
 
 
 def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Submission:
@@ -111,7 +132,9 @@ def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Sub
     base = job.but(argv=(*words, FILE, *line.script_arguments), environ={}, script=script)
     base = _with_components(base, len(components))
     wanted = [
-        _added_up(_settings(part), _settings(old), line.components[min(index, len(line.components) - 1)])
+        _added_up(
+            _settings(part), _settings(old), line.components[min(index, len(line.components) - 1)]
+        )
         for index, (part, old) in enumerate(zip(components, base.request.components, strict=True))
     ]
     if variables:
@@ -122,7 +145,10 @@ def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Sub
         for edit in _edits(index, _settings(part), new)
     ]
     folded = apply(edits, base)
-    if folded.argv != base.argv or [_settings(part) for part in folded.request.components] != wanted:
+    if (
+        folded.argv != base.argv
+        or [_settings(part) for part in folded.request.components] != wanted
+    ):
         raise UsageError("#SBATCH lines of this script cannot say the same")
     return folded
 
@@ -141,13 +167,20 @@ def _settings(request: Request) -> dict[str, str]:
         name: each.value or ""
         for name, each in request.settings.items()
         if each.source is Source.SCRIPT
-        or not (name in OF_THE_CALL or (each.source is Source.ENVIRONMENT and SBATCH.by_name[name].since))
+        or not (
+            name in OF_THE_CALL
+            or (each.source is Source.ENVIRONMENT and SBATCH.by_name[name].since)
+        )
     }
     return settings | {"job-name": request.job_name or "sbatch"}
 
 
-def _added_up(settings: Mapping[str, str], of_script: Mapping[str, str], typed: Sequence[Occurrence]) -> dict[str, str]:
-    """Return the settings with the values of script and command line together where those count together."""
+def _added_up(
+    settings: Mapping[str, str], of_script: Mapping[str, str], typed: Sequence[Occurrence]
+) -> dict[str, str]:
+    """Return the settings with the values of script and command line together where those count
+    together.
+    """
     added_up = dict(settings)
     for name in ADDED_UP:
         values = [of_script.get(name), *(o.value for o in typed if o.name == name)]
@@ -161,7 +194,9 @@ def _edits(component: int, old: Mapping[str, str], new: Mapping[str, str]) -> li
     for name in {**old, **new}:
         was, now = old.get(name), new.get(name)
         if was != now:
-            if was is not None and (not was or not now):  # a flag has no value that could be another one
+            if was is not None and (
+                not was or not now
+            ):  # a flag has no value that could be another one
                 edits.append(Edit(name, None, component))
             if now is not None:
                 edits.append(Edit(name, now, component))
@@ -180,11 +215,18 @@ def _with_components(job: Submission, count: int) -> Submission:
 def _overruling(folded: Submission, environ: Mapping[str, str]) -> list[str]:
     """Return the variables that would have it otherwise than the script."""
     plain = folded.request.components
-    known = (variable for option in SBATCH.options for variable in option.variables if variable in environ)
+    known = (
+        variable
+        for option in SBATCH.options
+        for variable in option.variables
+        if variable in environ
+    )
     return [
         name
         for name in known
-        if [_settings(part) for part in folded.but(environ={name: environ[name]}).request.components]
+        if [
+            _settings(part) for part in folded.but(environ={name: environ[name]}).request.components
+        ]
         != [_settings(part) for part in plain]
     ]
 

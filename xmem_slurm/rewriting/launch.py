@@ -1,10 +1,12 @@
-"""Which command of a job's script starts its processes, and how does it start others, with what else is changed?
+"""Which command of a job's script starts its processes, and how does it start others, with what
+else is changed?
 
-It is found by what a dry run saw start (`program`), not by what a text looks like: that word stands in one command of
-the script. Changed is that command alone: variables before it, the launcher's number of processes, arguments behind the
-program or in variables that are named there. A variable that the script itself reads is set where it begins, too: one
-before a command does not reach that command's own words. Where the script has the launching otherwise (in a variable,
-in another script) nothing can be changed, and that is said.
+It is found by what a dry run saw start (`program`), not by what a text looks like: that word stands
+in one command of the script. Changed is that command alone: variables before it, the launcher's
+number of processes, arguments behind the program or in variables that are named there. A variable
+that the script itself reads is set where it begins, too: one before a command does not reach that
+command's own words. Where the script has the launching otherwise (in a variable, in another script)
+nothing can be changed, and that is said.
 """
 
 import re
@@ -17,7 +19,11 @@ from xmem_slurm.slurm import body
 from xmem_slurm.slurm.body import Word
 
 Kind = Literal["torchrun", "accelerate", "deepspeed", "srun", "python"]
-_LAUNCHERS: Mapping[str, Kind] = {"torchrun": "torchrun", "accelerate": "accelerate", "deepspeed": "deepspeed"}
+_LAUNCHERS: Mapping[str, Kind] = {
+    "torchrun": "torchrun",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+}
 _MODULES: Mapping[str, Kind] = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -25,17 +31,23 @@ _MODULES: Mapping[str, Kind] = {
 }
 _PYTHON = re.compile(r"python[\d.]*")
 _MEETING = (
-    '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show hostnames | head -n 1):29500"'
+    '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show '
+    'hostnames | head -n 1):29500"'
 )
-"""How the torchruns of several nodes find each other; scontrol takes the job's own nodes (SLURM_JOB_NODELIST)."""
+"""How the torchruns of several nodes find each other; scontrol takes the job's own nodes
+(SLURM_JOB_NODELIST)."""
 _CPUS = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
 """Since 22.05 srun does not take it from the job (srun(1), --cpus-per-task)."""
 _BEGINNING = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?\n)*")
 """Comments and empty lines, Slurm's own among them."""
 _MADE = re.compile(rb"[$`(]")
 """In a value that is made of others when the script runs."""
-_OF_TASKS = re.compile(r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?")
-_OF_GPUS = re.compile(r"-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?")
+_OF_TASKS = re.compile(
+    r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?"
+)
+_OF_GPUS = re.compile(
+    r"-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?"
+)
 _OF_CHOSEN: Mapping[Kind, re.Pattern[str]] = {
     "deepspeed": re.compile(r"(?P<option>--(?:include|exclude)|-[ie])(?:=(?P<value>.*))?"),
     "accelerate": re.compile(r"(?P<option>--gpu[-_]ids)(?:=(?P<value>.*))?"),
@@ -49,7 +61,9 @@ _OF_HOSTS = re.compile(r"--deepspeed[-_](?:in|ex)clusion[-_]filter(?:=.*)?")
 
 
 class Launch(NamedTuple):
-    """The command that starts the processes; `starter` and `program` are the places of two of its words."""
+    """The command that starts the processes; `starter` and `program` are the places of two of its
+    words.
+    """
 
     kind: Kind
     words: Sequence[Word]
@@ -90,10 +104,17 @@ def find(script: bytes, program: str) -> Launch:
     Raises:
         UsageError: it stands in none, or in several.
     """
-    found = [launch for words in body.commands_at(script) if (launch := _launch(words, program)) is not None]
+    found = [
+        launch
+        for words in body.commands_at(script)
+        if (launch := _launch(words, program)) is not None
+    ]
     if len(found) != 1:
         where = "no command" if not found else f"{len(found)} commands"
-        raise UsageError(f"{where} of the job's script has the word {program}: how it is launched cannot be changed")
+        raise UsageError(
+            f"{where} of the job's script has the word {program}: how it is launched cannot be "
+            "changed"
+        )
     return found[0]
 
 
@@ -105,7 +126,11 @@ def _launch(words: Sequence[Word], program: str) -> Launch | None:
         return None
     names = [text.rpartition("/")[2] for text in texts[:at]]
     for place, name in enumerate(names):
-        module = texts[place + 2] if _PYTHON.fullmatch(name) and texts[place + 1] == "-m" and place + 2 < at else ""
+        module = (
+            texts[place + 2]
+            if _PYTHON.fullmatch(name) and texts[place + 1] == "-m" and place + 2 < at
+            else ""
+        )
         kind = _LAUNCHERS.get(name) or _MODULES.get(module)
         if kind is not None:
             return Launch(kind, words, place, at)
@@ -144,21 +169,30 @@ def changed(
             edits += _assigned(script, name, variables[name])
             edits.append(_Edit(begin, begin, f"export {name}={shlex.quote(variables[name])}\n"))
     missing = []
-    reach = body.filled_in(script, _end(script, program), _end(script, launch.words[-1])) if arguments else []
+    reach = (
+        body.filled_in(script, _end(script, program), _end(script, launch.words[-1]))
+        if arguments
+        else []
+    )
     for option, value in arguments.items():
         found = _argument(script, option, value)
-        script_edits = [edit for edit in found if any(start <= edit.start <= end for start, end in reach)]
+        script_edits = [
+            edit for edit in found if any(start <= edit.start <= end for start, end in reach)
+        ]
         edits += script_edits
         missing += [] if script_edits else [f" {option} {shlex.quote(value)}"]
     if missing:
-        # A section's options ("--trainer.devices") go last: behind a subcommand, and behind a file that has them, too.
+        # A section's options ("--trainer.devices") go last: behind a subcommand, and behind a file
+        # that has them, too.
         last = launch.words[-1] if all("." in option for option in arguments) else program
         edits.append(_Edit(_end(script, last), _end(script, last), "".join(missing)))
     return _applied(script, edits)
 
 
 def with_assigned(script: bytes, name: str, value: str) -> bytes:
-    """Return the script with that value wherever it assigns one to the variable that is written out."""
+    """Return the script with that value wherever it assigns one to the variable that is written
+    out.
+    """
     return _applied(script, _assigned(script, name, value))
 
 
@@ -175,7 +209,8 @@ def _applied(script: bytes, edits: Sequence[_Edit]) -> bytes:
 
 
 def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
-    """Return what gives an option that value wherever it stands with one like it, or with a variable.
+    """Return what gives an option that value wherever it stands with one like it, or with a
+    variable.
 
     Dashes and underscores are alike.
     """
@@ -184,7 +219,13 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
     name = name if is_short else "--" + re.sub("[-_]", "[-_]", name.lstrip("-"))
     between = "=?[ \\t]*" if is_short else "(?:=|[ \\t]+)"
     number = r"\d+|\$\w+|\$\{[^}\s]*\}"
-    kind = r"(?i:true|false)" if value in ("True", "False") else number if value.isdecimal() else r"(?!-)[^\s\"';&|]+"
+    kind = (
+        r"(?i:true|false)"
+        if value in ("True", "False")
+        else number
+        if value.isdecimal()
+        else r"(?!-)[^\s\"';&|]+"
+    )
     given = re.compile(rf"(?<![\w-]){name}{between}[\"']?({kind})(?![\w.])".encode())
     if value in ("True", "False"):
         alone = re.compile(rf"(?<![\w-]){name}(?![\w=.-])(?![ \t]+[\"']?{kind}(?![\w.]))".encode())
@@ -202,7 +243,13 @@ def _processes(script: bytes, launch: Launch, before: Processes, after: Processe
         return _tasks(launch, after.nodes, after.per_node)
     if launch.kind == "python" or (launch.kind == "torchrun" and spread):
         first, program = words[_outermost(launch)], words[launch.program]
-        return [_Edit(_start(script, first), _start(script, program), _torchrun(launch, after.nodes, after.per_node))]
+        return [
+            _Edit(
+                _start(script, first),
+                _start(script, program),
+                _torchrun(launch, after.nodes, after.per_node),
+            )
+        ]
     if spread:
         raise UsageError(f"{launch.kind} is not told of other nodes here; torchrun and srun are")
     if launch.kind == "accelerate":
@@ -260,7 +307,8 @@ def _accelerate(script: bytes, launch: Launch, after: Processes) -> list[_Edit]:
 
 
 def _check_step(launch: Launch) -> None:
-    """Make sure that the srun in front asks for no number of GPUs itself, but for one of each task that is a process.
+    """Make sure that the srun in front asks for no number of GPUs itself, but for one of each task
+    that is a process.
 
     Raises:
         UsageError: it does.
@@ -268,20 +316,31 @@ def _check_step(launch: Launch) -> None:
     for word in launch.words[_outermost(launch) : launch.starter]:
         found = _OF_GPUS.fullmatch(_text(word))
         if found is not None and not (launch.kind == "srun" and found["by_task"]):
-            raise UsageError(f"the srun that starts {_text(launch.words[launch.program])} asks for GPUs: {found[0]}")
+            raise UsageError(
+                f"the srun that starts {_text(launch.words[launch.program])} asks for GPUs: "
+                f"{found[0]}"
+            )
 
 
 def _outermost(launch: Launch) -> int:
-    """Return the place of the first word that is the launching itself: an srun before torchrun is of it."""
+    """Return the place of the first word that is the launching itself: an srun before torchrun is
+    of it.
+    """
     names = [_text(word).rpartition("/")[2] for word in launch.words[: launch.starter]]
     return names.index("srun") if "srun" in names else launch.starter
 
 
 def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
-    """Return the words before the program; on one GPU it needs no launcher, but torchrun sets the same variables."""
+    """Return the words before the program; on one GPU it needs no launcher, but torchrun sets the
+    same variables.
+    """
     starter = _text(launch.words[launch.starter])
     is_python = bool(_PYTHON.fullmatch(starter.rpartition("/")[2]))
-    torchrun = f"{shlex.quote(starter)} -m torch.distributed.run" if is_python and "/" in starter else "torchrun"
+    torchrun = (
+        f"{shlex.quote(starter)} -m torch.distributed.run"
+        if is_python and "/" in starter
+        else "torchrun"
+    )
     torchrun = starter if not is_python else torchrun
     module = "-m " if launch.is_module else ""
     if nodes == 1:
@@ -291,7 +350,9 @@ def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
 
 
 def _option(launch: Launch, name: str, number: int) -> list[_Edit]:
-    """Return what gives an option of the launcher a number, where it stands or behind the launcher's name."""
+    """Return what gives an option of the launcher a number, where it stands or behind the
+    launcher's name.
+    """
     wanted = re.sub("[-_]", "[-_]", name)
     words = launch.words[launch.starter : launch.program]
     for place, word in enumerate(words):
@@ -308,7 +369,9 @@ def _option(launch: Launch, name: str, number: int) -> list[_Edit]:
 
 
 def _tasks(launch: Launch, nodes: int, per_node: int) -> list[_Edit]:
-    """Return what has srun start so many tasks, where it says a number of its own, and not the job's request."""
+    """Return what has srun start so many tasks, where it says a number of its own, and not the
+    job's request.
+    """
     numbers = {"-n": nodes * per_node, "--ntasks": nodes * per_node, "--ntasks-per-node": per_node}
     numbers |= {"-N": nodes, "--nodes": nodes}
     edits = []
@@ -321,7 +384,13 @@ def _tasks(launch: Launch, nodes: int, per_node: int) -> list[_Edit]:
         if found["value"] is None and place + 1 < len(words):
             edits.append(_Edit(words[place + 1].at[0], words[place + 1].at[-1] + 1, number))
         elif found["value"] is not None:
-            edits.append(_Edit(word.at[found.start("value") + found["value"].startswith("=")], word.at[-1] + 1, number))
+            edits.append(
+                _Edit(
+                    word.at[found.start("value") + found["value"].startswith("=")],
+                    word.at[-1] + 1,
+                    number,
+                )
+            )
     return edits
 
 

@@ -1,4 +1,6 @@
-"""Change a job's request to the GPU option chosen for it, where and as it was written, and nothing else."""
+"""Change a job's request to the GPU option chosen for it, where and as it was written, and nothing
+else.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +23,9 @@ _ANY = Dialect()
 
 
 class Change(NamedTuple):
-    """One option that was changed; `old` is None where it was not set before, `new` where it was taken away."""
+    """One option that was changed; `old` is None where it was not set before, `new` where it was
+    taken away.
+    """
 
     name: str
     old: str | None
@@ -33,7 +37,10 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         """Write it as a person would type it."""
-        before, after = (f"--{self.name}={v}" if v is not None else f"no --{self.name}" for v in (self.old, self.new))
+        before, after = (
+            f"--{self.name}={v}" if v is not None else f"no --{self.name}"
+            for v in (self.old, self.new)
+        )
         return f"{self.command}{before} -> {after}"
 
 
@@ -49,15 +56,18 @@ def rewrite(
     in_script: bool = True,
     written: Submission | None = None,
 ) -> tuple[Submission, Sequence[Change]]:
-    """Return the job with these components asking for `option`, and what was changed; the same job if they do already.
+    """Return the job with these components asking for `option`, and what was changed; the same job
+    if they do already.
 
-    How it is asked for is up to the site's dialect; of a share, what was `granted` of it. `templates` is the site's own
-    folder of templates. Without `in_script` what the script says is overruled on the command line, and it stays as it
-    is, where that can be: the job's own steps are changed in the script alone. `written` is the job as its user has it,
-    where more than this was changed in it: the comment in the script says all.
+    How it is asked for is up to the site's dialect; of a share, what was `granted` of it.
+    `templates` is the site's own folder of templates. Without `in_script` what the script says is
+    overruled on the command line, and it stays as it is, where that can be: the job's own steps are
+    changed in the script alone. `written` is the job as its user has it, where more than this was
+    changed in it: the comment in the script says all.
 
     Raises:
-        UsageError: the request cannot be changed without changing something else; the message says what.
+        UsageError: the request cannot be changed without changing something else; the message says
+            what.
     """
 
     def changed(*, typed: bool) -> tuple[Sequence[Edit], Submission]:
@@ -67,7 +77,8 @@ def rewrite(
             edit._replace(component=index)
             for index, request in asked
             for edit in dialect.edits(request, option, spelled, entry, typed=typed)
-            if edit.name != "mem" or not job.request.others  # it would be the next component's, too (Option.carried)
+            if edit.name != "mem"
+            or not job.request.others  # it would be the next component's, too (Option.carried)
         ]
         if not in_script:
             with suppress(EditError):
@@ -80,7 +91,9 @@ def rewrite(
     edits, edited = changed(typed=True)
     step = job_steps.in_the_way(job, edited, components, shared=granted is not None)
     if step is not None:
-        _check_untyped_will_do([job.request.components[index] for index in components], option, granted, step)
+        _check_untyped_will_do(
+            [job.request.components[index] for index in components], option, granted, step
+        )
         edits, edited = changed(typed=False)
     if not edits and granted is None:
         return job, []
@@ -92,19 +105,26 @@ def rewrite(
         edited = edited.but(environ={**edited.environ, **granted.variables})
     script = edited.parsed_script
     if script is not None and edited.script != job.script:
-        told = changes if written is None else _changes(written, edited, _differing(written, edited))
+        told = (
+            changes if written is None else _changes(written, edited, _differing(written, edited))
+        )
         record = f"xmem-slurm {__version__}: {'; '.join(map(str, told))}: {reason}"
         heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
         edited = edited.but(script=_render(heeded, record, templates))
     return edited, changes
 
 
-def _check_untyped_will_do(asked: Sequence[Request], option: GpuOption, granted: Grant | None, step: Step) -> None:
-    """Make sure that the option can be asked for by its feature, without the type that a step would not fit."""
+def _check_untyped_will_do(
+    asked: Sequence[Request], option: GpuOption, granted: Grant | None, step: Step
+) -> None:
+    """Make sure that the option can be asked for by its feature, without the type that a step would
+    not fit.
+    """
     typed = any(each.gpu_types for each in asked)
     if granted is not None or option.constraint is None or typed:
         raise UsageError(
-            f"line {step.line} of {step.file}: {step.text} asks for a GPU itself, and would not fit a changed request;"
+            f"line {step.line} of {step.file}: {step.text} asks for a GPU itself, and would not "
+            "fit a changed request;"
             " leave it to the job's own"
         )
 
@@ -136,9 +156,13 @@ def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> li
 
 
 def _render(script: Script, record: str, templates: Path | None) -> bytes:
-    """Put the edited script through its template; bytes that are not UTF-8 come out as they went in."""
+    """Put the edited script through its template; bytes that are not UTF-8 come out as they went
+    in.
+    """
     end = max(component.insert_at for component in script.components)
-    head, body = (part.decode(errors="surrogateescape") for part in (script.data[:end], script.data[end:]))
+    head, body = (
+        part.decode(errors="surrogateescape") for part in (script.data[:end], script.data[end:])
+    )
     values = {"head": head, "record": record, "body": body}
     rendered = resources.render(resources.template_places(own=templates), "batch.sh.j2", values)
     return rendered.encode(errors="surrogateescape")

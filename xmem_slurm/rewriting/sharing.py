@@ -1,13 +1,15 @@
-"""What does a job on a share of a GPU get, so that a wrong estimate hurts it and not its neighbours?
+"""What does a job on a share of a GPU get, so that a wrong estimate hurts it and not its
+neighbours?
 
-Slurm counts shares and fences nothing, so a share is given only where something else holds the job to it:
-- `mps`: the MPS server does (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA's MPS documentation, "Memory Management"), whatever
-  the job runs;
-- `shard`: the job's own torch does, from the release on that has `per_process_memory_fraction` in its allocator's
-  settings (2.10); not with backend:cudaMallocAsync, which reads no other setting.
-Both are variables: a job that was seen to overrule them gets no share (`not_held`). They are a fence against mistakes
-and not against malice: what a dry run did not show, and memory outside torch's allocator beyond the CUDA context that
-was reckoned with, is on the job's honour.
+Slurm counts shares and fences nothing, so a share is given only where something else holds the job
+to it:
+- `mps`: the MPS server does (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA's MPS documentation, "Memory
+  Management"), whatever the job runs;
+- `shard`: the job's own torch does, from the release on that has `per_process_memory_fraction` in
+  its allocator's settings (2.10); not with backend:cudaMallocAsync, which reads no other setting.
+Both are variables: a job that was seen to overrule them gets no share (`not_held`). They are a
+fence against mistakes and not against malice: what a dry run did not show, and memory outside
+torch's allocator beyond the CUDA context that was reckoned with, is on the job's honour.
 """
 
 import re
@@ -26,7 +28,8 @@ from xmem_slurm.units import MIB
 FRACTION = "per_process_memory_fraction"
 
 _DROPPED = re.compile(
-    rb"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment)\s|\bexec\s+-c\b|\b(sudo|su)\s|\bsrun\b[^\n;|&]*--export[= ](?!ALL)"
+    rb"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment)\s|\bexec\s+-c\b"
+    rb"|\b(sudo|su)\s|\bsrun\b[^\n;|&]*--export[= ](?!ALL)"
 )
 """What starts programs in another environment, whatever the dry run came to of it."""
 _PARTS = 10**6
@@ -40,10 +43,13 @@ class Grant(NamedTuple):
     variables: Mapping[str, str]
 
 
-def not_held(option: GpuOption, trace: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()) -> str | None:
+def not_held(
+    option: GpuOption, trace: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()
+) -> str | None:
     """Return why nothing holds a job to its share of the option, or None.
 
-    `trace` is of its dry run, `environ` what it was submitted from, `texts` are its script and those that this runs.
+    `trace` is of its dry run, `environ` what it was submitted from, `texts` are its script and
+    those that this runs.
     """
     assert option.share is not None
     overruling = (Doubt.OWN_ENVIRONMENT, Doubt.OWN_ALLOCATOR)
@@ -85,9 +91,13 @@ def check_exported(request: Request, variables: Iterable[str]) -> None:
     """
     words = (request.value("export") or "ALL").split(",")
     if "ALL" not in words or any(word.partition("=")[0] in variables for word in words):
-        raise UsageError(f"--export={request.value('export')} would keep the limit of its share from the job")
+        raise UsageError(
+            f"--export={request.value('export')} would keep the limit of its share from the job"
+        )
 
 
 def _variable(environ: Mapping[str, str]) -> str:
-    """Return the name under which torch reads the settings: the newer one goes before, where it is set."""
+    """Return the name under which torch reads the settings: the newer one goes before, where it is
+    set.
+    """
     return "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in environ else "PYTORCH_CUDA_ALLOC_CONF"

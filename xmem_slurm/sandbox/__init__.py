@@ -1,1 +1,3 @@
-"""Run a command so that it changes nothing and ends: namespaces, mounts, limits. Knows nothing of torch or Slurm."""
+"""Run a command so that it changes nothing and ends: namespaces, mounts, limits. Knows nothing of
+torch or Slurm.
+"""

@@ -1,10 +1,12 @@
-"""Which file systems do not answer just now? A look at one that hangs would hang whoever looks, beyond any signal.
+"""Which file systems do not answer just now? A look at one that hangs would hang whoever looks,
+beyond any signal.
 
-On a login node there is always a mount whose server is gone: somebody's sshfs, an old NFS export. A dry run that has
-nothing to do with it must not wait for it. So each file system that another process or machine serves is looked at by a
-process of its own, all at once and before anything else looks. One that does not come back is left behind, as nothing
-can end it; it holds a name meanwhile, by which the next dry run of this user knows without another look, and so does
-who looks at a path on it (`state.silent`).
+On a login node there is always a mount whose server is gone: somebody's sshfs, an old NFS export. A
+dry run that has nothing to do with it must not wait for it. So each file system that another
+process or machine serves is looked at by a process of its own, all at once and before anything else
+looks. One that does not come back is left behind, as nothing can end it; it holds a name meanwhile,
+by which the next dry run of this user knows without another look, and so does who looks at a path
+on it (`state.silent`).
 """
 
 import os
@@ -29,8 +31,11 @@ _LOOK = ("stat", "-f")
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
-def silent(mounts: Sequence[Mount], ignored: frozenset[str], look: Sequence[str] = _LOOK) -> list[Path]:
-    """Return the mount points that do not answer in time; those of the kinds `ignored` are not looked at.
+def silent(
+    mounts: Sequence[Mount], ignored: frozenset[str], look: Sequence[str] = _LOOK
+) -> list[Path]:
+    """Return the mount points that do not answer in time; those of the kinds `ignored` are not
+    looked at.
 
     `look` is the command that looks at one. An error is an answer, too: not allowed, gone.
 
@@ -57,7 +62,9 @@ def silent(mounts: Sequence[Mount], ignored: frozenset[str], look: Sequence[str]
 
 
 class _Look(NamedTuple):
-    """A process that looks at a mount point, and answers; it has a socket of ours open meanwhile."""
+    """A process that looks at a mount point, and answers; it has a socket of ours open
+    meanwhile.
+    """
 
     point: Path
     answer: int
@@ -91,4 +98,6 @@ def _look(point: Path, look: Sequence[str], end: int, held: int) -> None:
     for number in range(4):
         os.dup2(number + free, number)
     close_all_but(3)
-    os.execve("/bin/sh", ["sh", "-c", '"$@" >&2; printf .', "look", *look, os.fspath(point)], _ENVIRONMENT)
+    os.execve(
+        "/bin/sh", ["sh", "-c", '"$@" >&2; printf .', "look", *look, os.fspath(point)], _ENVIRONMENT
+    )

@@ -1,12 +1,15 @@
-"""Is there a control group that a dry run can have for itself, in which the kernel holds it to its limits?
+"""Is there a control group that a dry run can have for itself, in which the kernel holds it to its
+limits?
 
-There is where the nearest group above this process that hands out memory and pids is ours to divide: for root, and for
-a user whose session is in a subtree that systemd has delegated (a terminal under `systemd --user`). It is not where
-sshd starts a session: that group is root's. There the user's own systemd, where one runs, is asked to take the dry run
-into a scope of its own. Else what `first_process` limits and `watch` counts is what holds.
+There is where the nearest group above this process that hands out memory and pids is ours to
+divide: for root, and for a user whose session is in a subtree that systemd has delegated (a
+terminal under `systemd --user`). It is not where sshd starts a session: that group is root's. There
+the user's own systemd, where one runs, is asked to take the dry run into a scope of its own. Else
+what `first_process` limits and `watch` counts is what holds.
 
-Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, "Delegation Containment" and "No Internal Process
-Constraint": a new group beside this process's own, below one that we may write to, is one that we may move to.
+Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, "Delegation Containment" and "No
+Internal Process Constraint": a new group beside this process's own, below one that we may write to,
+is one that we may move to.
 """
 
 import mmap
@@ -24,18 +27,22 @@ _PERIOD = 100_000
 """Microseconds: cpu.max is said as so many of so many."""
 _WANTED = {"cpu", "memory", "pids"}
 _RUNTIME = Path("/run/user")
-"""Where a user's services have their sockets (XDG_RUNTIME_DIR), known to a job without a login session, too."""
+"""Where a user's services have their sockets (XDG_RUNTIME_DIR), known to a job without a login
+session, too."""
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The machine's own (PROC_PID_INIT_INO, include/linux/proc_ns.h): elsewhere our number is another process's."""
+"""The machine's own (PROC_PID_INIT_INO, include/linux/proc_ns.h): elsewhere our number is another
+process's."""
 MANAGER_SECONDS = 1.0
-"""How long the user's systemd may take to answer; where it does not, the dry run goes on without it."""
+"""How long the user's systemd may take to answer; where it does not, the dry run goes on without
+it."""
 _EMPTY_SECONDS = 1.0
 """How long the kernel may take to see that the last process of a group is gone."""
 
 _CROWDED = 0.1
 """Where the files that a group reads are left less of its room than this..."""
 _CROWDED_SECONDS = 30.0
-"""...and it reads as much as all its room once more within this time (systemd-oomd's, oomd.conf(5)), it thrashes."""
+"""...and it reads as much as all its room once more within this time (systemd-oomd's,
+oomd.conf(5)), it thrashes."""
 
 
 def divisible() -> Path | None:
@@ -52,25 +59,37 @@ def told() -> str:
     """Say in one line what holds dry runs to their limits on this machine, for who runs this."""
     group = divisible()
     if group is None and _manager("org.freedesktop.DBus.Peer", "Ping"):
-        return "dry runs here are held to their limits by a control group of their own, from this user's systemd"
+        return (
+            "dry runs here are held to their limits by a control group of their own, from this "
+            "user's systemd"
+        )
     if group is None:
         return (
-            "dry runs here are held to their limits by resource limits, a filter of system calls and a watch: there is "
-            "no control group (v2) with memory and pids that this user may divide. Memory that no process can be asked "
-            "about is refused (huge pages, memory files) or counted as what it can be at most (sockets, mappings)"
+            "dry runs here are held to their limits by resource limits, a filter of system calls "
+            "and a watch: there is "
+            "no control group (v2) with memory and pids that this user may divide. Memory that no "
+            "process can be asked "
+            "about is refused (huge pages, memory files) or counted as what it can be at most "
+            "(sockets, mappings)"
         )
     cpus = "" if "cpu" in _given(group) else "; CPUs by affinity, as cpu is not handed out there"
-    return f"dry runs here are held to their limits by a control group of their own, in {group}{cpus}"
+    return (
+        f"dry runs here are held to their limits by a control group of their own, in {group}{cpus}"
+    )
 
 
 def above(mountinfo: str, own: str) -> Path | None:
-    """Return the same from the texts of a process's mountinfo (proc_pid_mountinfo(5)) and cgroup (cgroups(7))."""
+    """Return the same from the texts of a process's mountinfo (proc_pid_mountinfo(5)) and cgroup
+    (cgroups(7)).
+    """
     groups = _groups(mountinfo, own)
     return next((group for group in groups if _may_divide(group)), None)
 
 
 def _groups(mountinfo: str, own: str) -> Sequence[Path]:
-    """Return the group that a process is in and all above it; none where it is outside of what is mounted here."""
+    """Return the group that a process is in and all above it; none where it is outside of what is
+    mounted here.
+    """
     top = next((each.point for each in mounts.visible(mountinfo) if each.kind == "cgroup2"), None)
     place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), None)
     if top is None or place is None or ".." in place:
@@ -95,7 +114,8 @@ def _given(group: Path) -> set[str]:
 
 @contextmanager
 def own(memory_bytes: int, processes: int, cpus: int) -> Iterator[Path | None]:
-    """Give a group with these limits and no process in it, None where there can be none; it goes at the end.
+    """Give a group with these limits and no process in it, None where there can be none; it goes at
+    the end.
 
     What a killed dry run left goes first.
     """
@@ -147,10 +167,11 @@ def _made(group: Path, memory_bytes: int, processes: int, cpus: int) -> bool:
 
 
 def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
-    """Have the user's systemd take this process into a scope, and return a group in it with these limits.
+    """Have the user's systemd take this process into a scope, and return a group in it with these
+    limits.
 
-    Only systemd may move a process there from a login session. The scope goes when no process is in it; None where
-    there is none within a second.
+    Only systemd may move a process there from a login session. The scope goes when no process is in
+    it; None where there is none within a second.
     """
     unit, until = f"{_PREFIX}{os.getpid()}.scope", time.monotonic() + MANAGER_SECONDS
     pids = ["PIDs", "au", "1", str(os.getpid())]
@@ -165,9 +186,13 @@ def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
     here = groups[0]
     try:
         (here / "keeper").mkdir()
-        (here / "keeper" / "cgroup.procs").write_text("0")  # a group that is divided has no process itself
+        (here / "keeper" / "cgroup.procs").write_text(
+            "0"
+        )  # a group that is divided has no process itself
         given = (here / "cgroup.controllers").read_text().split()
-        (here / "cgroup.subtree_control").write_text(" ".join(f"+{each}" for each in _WANTED & {*given}))
+        (here / "cgroup.subtree_control").write_text(
+            " ".join(f"+{each}" for each in _WANTED & {*given})
+        )
     except OSError:
         return None
     group = here / "run"
@@ -178,11 +203,18 @@ class Opened:
     """The command's control group, opened where its files are there; nothing, where it has none."""
 
     def __init__(self, folder: Path | None) -> None:
-        names = ("cgroup.procs", os.O_WRONLY), ("memory.events", os.O_RDONLY), ("memory.stat", os.O_RDONLY)
-        self._files = None if folder is None else [os.open(folder / name, flags) for name, flags in names]
+        names = (
+            ("cgroup.procs", os.O_WRONLY),
+            ("memory.events", os.O_RDONLY),
+            ("memory.stat", os.O_RDONLY),
+        )
+        self._files = (
+            None if folder is None else [os.open(folder / name, flags) for name, flags in names]
+        )
         self._room = 0 if folder is None else int((folder / "memory.max").read_text())
         self._since = time.monotonic(), 0
-        """When, and with how many pages that were read again, the time began in which it may come to thrash."""
+        """When, and with how many pages that were read again, the time began in which it may come
+        to thrash."""
 
     def is_there(self) -> bool:
         """Whether the kernel counts all memory of the command's itself."""
@@ -199,11 +231,15 @@ class Opened:
         return self._files is not None and _counts(self._files[1]).get("oom_kill", 0) > 0
 
     def thrashes(self) -> bool:
-        """Whether it does little but read its own program: the kernel kills nothing while there is text that can go."""
+        """Whether it does little but read its own program: the kernel kills nothing while there is
+        text that can go.
+        """
         if self._files is None:
             return False
         now, figures = time.monotonic(), _counts(self._files[2])
-        pages = figures.get("workingset_refault_file", figures.get("workingset_refault", 0))  # the latter before 5.9
+        pages = figures.get(
+            "workingset_refault_file", figures.get("workingset_refault", 0)
+        )  # the latter before 5.9
         is_crowded = figures["active_file"] + figures["inactive_file"] < _CROWDED * self._room
         if not is_crowded or now - self._since[0] > _CROWDED_SECONDS:
             self._since = now, pages
@@ -211,16 +247,24 @@ class Opened:
 
 
 def _counts(file: int) -> dict[str, int]:
-    return {name: int(value) for name, value in map(str.split, os.pread(file, 8192, 0).decode().splitlines())}
+    return {
+        name: int(value)
+        for name, value in map(str.split, os.pread(file, 8192, 0).decode().splitlines())
+    }
 
 
 def _manager(interface: str, *call: str) -> bool:
-    """Call the user's systemd by its bus, if there is one; whether it answered well within a second."""
+    """Call the user's systemd by its bus, if there is one; whether it answered well within a
+    second.
+    """
     runtime = _RUNTIME / str(os.geteuid())
     environ = {"PATH": os.defpath, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
     to = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", interface, *call]
     try:
-        if str(Path("/proc/self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE or not (runtime / "bus").is_socket():
+        if (
+            str(Path("/proc/self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE
+            or not (runtime / "bus").is_socket()
+        ):
             return False
         done = subprocess.run(
             ["busctl", "--user", "--quiet", "call", *to],

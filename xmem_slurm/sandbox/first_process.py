@@ -1,14 +1,17 @@
-"""What happens between the sandbox's fork and the command's exec? Three processes, each the parent of the next.
+"""What happens between the sandbox's fork and the command's exec? Three processes, each the parent
+of the next.
 
-    keeper    in our PID namespace: enters the new namespaces, waits for the first process; SIGTERM makes it kill that
-    first     process 1 of the new PID namespace: builds the new root, starts the command, reaps, watches the limits.
-              When it dies the kernel kills every process of the namespace, whatever they did to get away
+    keeper    in our PID namespace: enters the new namespaces, waits for the first process; SIGTERM
+              makes it kill that
+    first     process 1 of the new PID namespace: builds the new root, starts the command, reaps,
+              watches the limits. When it dies the kernel kills every process of the namespace,
+              whatever they did to get away
     command   gives up its privileges and becomes the user's program
 
-Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON each time:
-{"first": its number}, {"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be
-handed out; or {"failed": stage, "errno"}.
-None of these functions returns: the process ends in them.
+Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON
+each time: {"first": its number}, {"ready": [read-only folders]}, then what `_Tending` returns and
+what of the results could not be handed out; or {"failed": stage, "errno"}. None of these functions
+returns: the process ends in them.
 """
 
 import gc
@@ -33,7 +36,8 @@ from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, result
 from xmem_slurm.units import GIB, KIB, MIB
 
 GRACE_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to write its trace..."""
+"""Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to
+write its trace..."""
 GRACE_ON_THE_WALL_SECONDS = 2.0
 """...but not for longer than the wall limit has it, or this where that is up: somebody waits."""
 WATCH_SECONDS = 0.1
@@ -42,22 +46,27 @@ WATCH_SHARE = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 """...but for a dry run that takes long to look at: in this time it may do what it likes."""
 DATA_HEADROOM_BYTES = 512 * GIB
-"""What a process may map beyond the limit on memory without touching it, which takes none: a model of 70 B parameters
-in fp32 and once more in 16 bits is 420 GB. The watch, or a control group, sees what is touched."""
+"""What a process may map beyond the limit on memory without touching it, which takes none: a model
+of 70 B parameters in fp32 and once more in 16 bits is 420 GB. The watch, or a control group, sees
+what is touched."""
 
 KEPT_CAPABILITIES = frozenset(
     {linux.CAP_CHOWN, linux.CAP_DAC_OVERRIDE, linux.CAP_FOWNER, linux.CAP_FSETID}
     | {linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID}
 )
-"""What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below the overlay."""
+"""What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below
+the overlay."""
 
 MOST_FILE_BYTES = 1 << 44
-"""The end of one file, far beyond what all may take: of a checkpoint the probe leaves large tensors out, as holes."""
+"""The end of one file, far beyond what all may take: of a checkpoint the probe leaves large tensors
+out, as holes."""
 MOST_TIMERS = 8192
 """Timers and queued signals: all of a user's are counted as one..."""
 MOST_QUEUED_BYTES = 256 * KIB
 """...and so are POSIX message queues."""
-FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU})
+FROM_OUTSIDE = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU}
+)
 """Signals by which people, schedulers and the kernel end programs, and a script hardly itself."""
 _SHELLS_SIGNALS = 128
 """A shell's exit code where a signal ended its last command, less that."""
@@ -78,9 +87,9 @@ _ALL_SIGNALS = signal.valid_signals()
 class Limits:
     """What a dry run may use. `scratch_bytes`: what all files that it writes take, holes left out.
 
-    `processes` counts threads too. `memory_bytes` is host memory: anonymous and shared memory and what was written to
-    files; not the address space that stands for GPU memory. `seconds` are what `progress` counts, `wall_seconds` those
-    of a clock.
+    `processes` counts threads too. `memory_bytes` is host memory: anonymous and shared memory and
+    what was written to files; not the address space that stands for GPU memory. `seconds` are what
+    `progress` counts, `wall_seconds` those of a clock.
     """
 
     seconds: float
@@ -96,8 +105,8 @@ class Limits:
 class Command:
     """The program to run, and its world.
 
-    `output` is an open descriptor. What was spent of `Limits.seconds` is written to `meter`, a path inside, again and
-    again, as a double. `group` is a control group to run it in.
+    `output` is an open descriptor. What was spent of `Limits.seconds` is written to `meter`, a path
+    inside, again and again, as a double. `group` is a control group to run it in.
     """
 
     argv: Sequence[str]
@@ -119,7 +128,9 @@ class StageError(Exception):
 
 
 def keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoReturn:
-    """Be the keeper. Called right after the fork, with all signals blocked; `parent` is who forked."""
+    """Be the keeper. Called right after the fork, with all signals blocked; `parent` is who
+    forked.
+    """
     gc.disable()
     _ending(status, lambda: _keep(command, plan, parent, status))
 
@@ -129,7 +140,14 @@ def _ending(status: int, body: Callable[[], object]) -> NoReturn:
     try:
         body()
     except StageError as error:
-        _tell(status, {"failed": error.stage, "errno": error.cause.errno, "where": str(error.cause.filename or "")})
+        _tell(
+            status,
+            {
+                "failed": error.stage,
+                "errno": error.cause.errno,
+                "where": str(error.cause.filename or ""),
+            },
+        )
     except BaseException as error:
         _tell(status, {"failed": f"{type(error).__name__}: {error}", "errno": None, "where": ""})
     finally:
@@ -141,13 +159,19 @@ def _tell(status: int, what: Mapping[str, Any]) -> None:
 
 
 def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoReturn:
-    """Be the keeper, outside of the PID namespace: make the namespaces, start process 1, end it when told to."""
+    """Be the keeper, outside of the PID namespace: make the namespaces, start process 1, end it
+    when told to.
+    """
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, there is nothing to wait for
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # where it is ignored, there is nothing to wait for
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # or /proc/self/uid_map is root's
     if command.group is None:
         limits = command.limits
-        command = replace(command, group=cgroup.scope(limits.memory_bytes, 2 * limits.processes, limits.cpus))
+        command = replace(
+            command, group=cgroup.scope(limits.memory_bytes, 2 * limits.processes, limits.cpus)
+        )
     user, group = os.geteuid(), os.getegid()
     spaces = linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
     try:
@@ -185,20 +209,30 @@ def _map_ourselves(user: int, group: int) -> None:
 
 
 def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoReturn:
-    """Be process 1: build the root, start the command, watch it to its end, hand out what is left, say how it went."""
+    """Be process 1: build the root, start the command, watch it to its end, hand out what is left,
+    say how it went.
+    """
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
-    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)  # the command's, too; its own /proc may be read-only
+    Path("/proc/self/oom_score_adj").write_bytes(
+        _FIRST_TO_GO
+    )  # the command's, too; its own /proc may be read-only
     group = cgroup.Opened(command.group)
-    handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
+    handed_out = (
+        None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
+    )
     with suppress(OSError):  # where the user's own limit and the watch have to do
-        linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
+        linux.bound_processes(
+            2 * command.limits.processes
+        )  # twice, so that the watch sees the limit passed
     with suppress(OSError):
         linux.bound_shared_memory(2 * command.limits.memory_bytes)
     unseen = watch.Unseen(linux.bound_sockets())
     own_users = None if plan.user_namespace else _own_users()
-    with suppress(OSError):  # the command is number 2 for anybody, as scripts are told (SLURM_TASK_PID)
+    with suppress(
+        OSError
+    ):  # the command is number 2 for anybody, as scripts are told (SLURM_TASK_PID)
         _LAST_NUMBER.write_text("1")
     if plan.user_namespace:
         with suppress(OSError):
@@ -214,7 +248,9 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     if child == 0:
         group.join()
         _become(command, plan, own_users)
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
+    linux.prctl(
+        linux.PR_SET_DUMPABLE, 0
+    )  # the command, the same user, may not reach into this process
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
     report = tending.until_the_end()
@@ -227,10 +263,12 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
 
 
 def _own_users() -> int | None:
-    """Make a user namespace in which everybody is who they are outside; None where the kernel has no more of them.
+    """Make a user namespace in which everybody is who they are outside; None where the kernel has
+    no more of them.
 
-    Root's rights in it are over files that it can write to, which are those of its own layer; over nothing that is the
-    machine's, and what it does under another user's number is counted as root's.
+    Root's rights in it are over files that it can write to, which are those of its own layer; over
+    nothing that is the machine's, and what it does under another user's number is counted as
+    root's.
     """
     ours, theirs = socket.socketpair()
     holder = os.fork()
@@ -260,12 +298,16 @@ def _own_users() -> int | None:
 
 
 def _same_as(numbers: str) -> str:
-    """Return the map of a namespace (user_namespaces(7)) in which all numbers of the one that has this map are."""
+    """Return the map of a namespace (user_namespaces(7)) in which all numbers of the one that has
+    this map are.
+    """
     return "\n".join("{0} {0} {2}".format(*line.split()) for line in numbers.splitlines())
 
 
 def _raise_loopback() -> None:
-    """Torch's rendezvous and many servers listen on 127.0.0.1; a new network namespace starts with it down."""
+    """Torch's rendezvous and many servers listen on 127.0.0.1; a new network namespace starts with
+    it down.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = ioctl(any_socket, _SIOCGIFFLAGS, struct.pack(_IFREQ, b"lo", 0))
         flags = struct.unpack(_IFREQ, request)[1]
@@ -276,24 +318,38 @@ class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
     def __init__(
-        self, command: Command, root: new_root.Built, group: cgroup.Opened, unseen: watch.Unseen, *, containers: bool
+        self,
+        command: Command,
+        root: new_root.Built,
+        group: cgroup.Opened,
+        unseen: watch.Unseen,
+        *,
+        containers: bool,
     ) -> None:
         self.child = 0
         self.limits = command.limits
-        self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
+        self.meter = (
+            None
+            if command.meter is None
+            else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
+        )
         self.root = root
         self.containers = containers
         self.group = group
         self.unseen = unseen
         self.killed_before = _killed_for_memory()
-        self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
+        self.own_number = int(
+            str(Path("/proc/self").readlink())
+        )  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
         self.progress = progress.Progress()
         self.lowered = set[int]()
 
     def until_the_end(self) -> dict[str, Any]:
-        """Reap and measure until the command ends or goes beyond a limit, then kill what is left; say how it went."""
+        """Reap and measure until the command ends or goes beyond a limit, then kill what is left;
+        say how it went.
+        """
         stopped: str | None = None
         look = time.monotonic()
         end = look + self.limits.wall_seconds
@@ -330,27 +386,39 @@ class _Tending:
             disk = os.fstatvfs(self.root.layers)
             if disk.f_bavail * disk.f_frsize < _FULL_BYTES:
                 return "the disk of temporary files is full"
-        number = 0 if self.code is None else -self.code if self.code < 0 else self.code - _SHELLS_SIGNALS
+        number = (
+            0 if self.code is None else -self.code if self.code < 0 else self.code - _SHELLS_SIGNALS
+        )
         if number not in FROM_OUTSIDE:
             return None
         short = _killed_for_memory() > self.killed_before and number == signal.SIGKILL
-        return "this machine ran out of memory" if short else f"{signal.Signals(number).name} ended it"
+        return (
+            "this machine ran out of memory" if short else f"{signal.Signals(number).name} ended it"
+        )
 
     def _beyond(self) -> str | None:
         """Look, and return the limit that is passed now, if one is."""
         now = self._look()
-        if now.threads > self.limits.processes:  # before it is asked what each of them holds: that takes its time
+        if (
+            now.threads > self.limits.processes
+        ):  # before it is asked what each of them holds: that takes its time
             return "processes"
         elsewhere = watch.elsewhere(now.processes) if self.containers else 0
         memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
         unseen = 0 if self.group.is_there() else self.unseen.held(now, most - memory)
         if memory + unseen > most:
-            memory = watch.proportional(self.own_number, self.root.scratch, self.root.results) + elsewhere
+            memory = (
+                watch.proportional(self.own_number, self.root.scratch, self.root.results)
+                + elsewhere
+            )
         is_full = self.group.thrashes() or memory + unseen > most
         self.peak = max(self.peak, memory, most if is_full else 0)
         if is_full:
             return "memory"
-        if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
+        if (
+            self.root.layers is not None
+            and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes
+        ):
             return "scratch"
         return None
 
@@ -365,7 +433,9 @@ class _Tending:
         return usage
 
     def _first_to_go(self, number: int) -> None:
-        """Keep a process the one that is killed where this machine is out of memory; one that will not be ends now."""
+        """Keep a process the one that is killed where this machine is out of memory; one that will
+        not be ends now.
+        """
         score = Path("/proc", str(number), "oom_score_adj")
         with suppress(FileNotFoundError, ProcessLookupError):
             if score.read_bytes().strip() != _FIRST_TO_GO:
@@ -375,7 +445,9 @@ class _Tending:
                     os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
 
     def _last_to_run(self, number: int) -> None:
-        """Lower the session of a process, which may have begun one: the kernel takes a few such words a second."""
+        """Lower the session of a process, which may have begun one: the kernel takes a few such
+        words a second.
+        """
         with suppress(OSError):
             session = os.getsid(number)
             if session not in self.lowered:
@@ -410,7 +482,9 @@ class _Tending:
 
 
 def _killed_for_memory() -> int:
-    """Return how many processes this machine has killed as it ran out of memory (a count of Linux 4.13)."""
+    """Return how many processes this machine has killed as it ran out of memory (a count of Linux
+    4.13).
+    """
     found = re.search(rb"^oom_kill (\d+)", Path("/proc/vmstat").read_bytes(), re.MULTILINE)
     return 0 if found is None else int(found[1])
 
@@ -428,13 +502,17 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
         os.setsid()
         if own_users is not None:
             linux.join(own_users)
-        for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), command.output, command.output)):
+        for number, descriptor in enumerate(
+            (os.open(os.devnull, os.O_RDONLY), command.output, command.output)
+        ):
             os.dup2(descriptor, number)
         close_all_but()
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        with suppress(OSError):  # of 2 MiB of which a page is mapped all stays, and that page counts
+        with suppress(
+            OSError
+        ):  # of 2 MiB of which a page is mapped all stays, and that page counts
             linux.prctl(linux.PR_SET_THP_DISABLE, 1)
         linux.leave_session_keyring()
         syscalls.give_up(namespaces=plan.containers)
@@ -453,7 +531,9 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
 
 
 def _limit(limits: Limits, plan: mounts.Plan) -> None:
-    """Put the limits of this process, and so of the command, in place; the watch holds what these cannot."""
+    """Put the limits of this process, and so of the command, in place; the watch holds what these
+    cannot.
+    """
     # Not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5)).
     linux.lower_limit(resource.RLIMIT_CORE, 1)
     linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
@@ -462,8 +542,8 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     linux.lower_limit(resource.RLIMIT_SIGPENDING, MOST_TIMERS)
     linux.lower_limit(resource.RLIMIT_MSGQUEUE, MOST_QUEUED_BYTES)
     if plan.user_namespace:
-        # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed
-        # and stops the run, where a refused fork might only be tried again.
+        # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the
+        # watch sees it passed and stops the run, where a refused fork might only be tried again.
         linux.lower_limit(resource.RLIMIT_NPROC, 2 * limits.processes + _OUR_PROCESSES)
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, random.sample(allowed, min(limits.cpus, len(allowed))))

@@ -1,8 +1,8 @@
 """The Linux system calls that the sandbox needs and Python 3.11 does not offer.
 
-Each function is one call and raises OSError with the call's errno. Numbers are from the kernel's headers
-(include/uapi/linux/{sched,mount,prctl,capability,ioprio,keyctl}.h, v6.18); they are the same on x86-64 and aarch64 but
-for ioprio_set and keyctl.
+Each function is one call and raises OSError with the call's errno. Numbers are from the kernel's
+headers (include/uapi/linux/{sched,mount,prctl,capability,ioprio,keyctl}.h, v6.18); they are the
+same on x86-64 and aarch64 but for ioprio_set and keyctl.
 """
 
 import ctypes
@@ -75,11 +75,15 @@ def unshare(flags: int) -> None:
 
 
 def join(namespace: int) -> None:
-    """Move this process into the namespace that is open as a descriptor (os.setns is of Python 3.12)."""
+    """Move this process into the namespace that is open as a descriptor (os.setns is of Python
+    3.12).
+    """
     _check(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(0)), "setns")
 
 
-def mount(source: StrPath, target: StrPath, kind: str | None, flags: int, options: str = "") -> None:
+def mount(
+    source: StrPath, target: StrPath, kind: str | None, flags: int, options: str = ""
+) -> None:
     """Mount `source` on `target`."""
     result = _libc.mount(
         os.fsencode(source),
@@ -132,26 +136,29 @@ def release() -> tuple[int, ...]:
 
 
 def bound_processes(most: int) -> None:
-    """Let this PID namespace have at most about so many processes and threads at once, whoever starts them.
+    """Let this PID namespace have at most about so many processes and threads at once, whoever
+    starts them.
 
-    Since Linux 6.14 a PID namespace has a pid_max of its own; before, it is the machine's, and left alone. The first
-    300 numbers are given out once only (RESERVED_PIDS, kernel/pid.c).
+    Since Linux 6.14 a PID namespace has a pid_max of its own; before, it is the machine's, and left
+    alone. The first 300 numbers are given out once only (RESERVED_PIDS, kernel/pid.c).
     """
     if release() >= _OWN_PID_MAX:
         Path("/proc/sys/kernel/pid_max").write_text(str(_RESERVED_PIDS + most))
 
 
 def bound_shared_memory(most_bytes: int) -> None:
-    """Let this IPC namespace have at most so many bytes of System V shared memory, whether touched or not.
+    """Let this IPC namespace have at most so many bytes of System V shared memory, whether touched
+    or not.
 
-    Raises OSError but for root: before Linux 6.9 the machine's, and since then that of a user namespace in which 0 is
-    somebody.
+    Raises OSError but for root: before Linux 6.9 the machine's, and since then that of a user
+    namespace in which 0 is somebody.
     """
     Path("/proc/sys/kernel/shmall").write_text(str(most_bytes // resource.getpagesize()))
 
 
 def bound_watches() -> None:
-    """Let this user namespace have so many watches for changes of files: they are of those that the user may have.
+    """Let this user namespace have so many watches for changes of files: they are of those that the
+    user may have.
 
     An instance may have 8 MiB of events that nobody has read.
     """
@@ -160,17 +167,22 @@ def bound_watches() -> None:
 
 
 def bound_sockets() -> int:
-    """Let a socket of this network namespace hold what the machine gives one at first; return how much that can be.
+    """Let a socket of this network namespace hold what the machine gives one at first; return how
+    much that can be.
 
-    A buffer is passed by a message or what comes at once, by as much again at most. Of a machine that gives far more
-    than Linux does, not all: hardly any of so many are ever full.
+    A buffer is passed by a message or what comes at once, by as much again at most. Of a machine
+    that gives far more than Linux does, not all: hardly any of so many are ever full.
     """
     with socket.socket(socket.AF_UNIX) as one:
-        sends, takes = (one.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF))
+        sends, takes = (
+            one.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+        )
     for name, most in {"wmem": sends, "rmem": takes}.items():
         with suppress(OSError):  # a container where they cannot be set
             least, first, _ = Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()
-            Path(f"/proc/sys/net/ipv4/tcp_{name}").write_text(f"{least} {min(int(first), most)} {most}")
+            Path(f"/proc/sys/net/ipv4/tcp_{name}").write_text(
+                f"{least} {min(int(first), most)} {most}"
+            )
     return min(2 * (sends + takes), _MOST_SOCKET_BYTES)
 
 
@@ -182,7 +194,8 @@ def lower_limit(which: int, value: int) -> None:
 
 
 def leave_session_keyring() -> None:
-    """Have an empty session keyring: that of the login holds Kerberos tickets and keys of encrypted folders.
+    """Have an empty session keyring: that of the login holds Kerberos tickets and keys of encrypted
+    folders.
 
     A kernel without key rings has none to leave.
     """
@@ -192,7 +205,9 @@ def leave_session_keyring() -> None:
 
 
 def lower_io_priority() -> None:
-    """Let this process's disk input and output come after everyone else's (best effort, level 7)."""
+    """Let this process's disk input and output come after everyone else's (best effort, level
+    7).
+    """
     number = _SYS_IOPRIO_SET.get(platform.machine())
     if number is not None:
         _libc.syscall(
@@ -204,9 +219,10 @@ def lower_io_priority() -> None:
 
 
 def lower_session(process: int) -> None:
-    """Give the session of a process a third of the share of another one, where Linux shares the CPU by sessions.
+    """Give the session of a process a third of the share of another one, where Linux shares the CPU
+    by sessions.
 
-    There a process's own nice value counts in its session alone (sched(7), "The autogroup feature"). Somebody waits for
-    it, and at 10, as its own is, it would be a tenth.
+    There a process's own nice value counts in its session alone (sched(7), "The autogroup
+    feature"). Somebody waits for it, and at 10, as its own is, it would be a tenth.
     """
     Path("/proc", str(process), "autogroup").write_bytes(b"%d" % _SESSION_NICE)

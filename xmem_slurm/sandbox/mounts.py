@@ -1,4 +1,5 @@
-"""What is mounted here, which sockets lead out, and where will a job want to write? Read before a new root is built.
+"""What is mounted here, which sockets lead out, and where will a job want to write? Read before a
+new root is built.
 
 All paths are absolute.
 """
@@ -40,11 +41,12 @@ class Mount(NamedTuple):
 class Plan:
     """What a new root is made from. No path has a symlink in it.
 
-    `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
-    not ours (see `foreign`). `show`, `hide`, `results` and `cover` are those of `sandbox.run`. `layers` is a folder on
-    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`). `silent` are mount points that do
-    not answer (`answering`): nobody looks at them, and in their place is an empty folder. `containers` is whether the
-    job may have namespaces of its own, `fuse` whether /dev/fuse as well.
+    `writable` are folders where the job may be expected to make files; `foreign` what needs care
+    there because it is not ours (see `foreign`). `show`, `hide`, `results` and `cover` are those of
+    `sandbox.run`. `layers` is a folder on disk for what the job writes, where a tmpfs will not do
+    (see `layers_on_disk`). `silent` are mount points that do not answer (`answering`): nobody looks
+    at them, and in their place is an empty folder. `containers` is whether the job may have
+    namespaces of its own, `fuse` whether /dev/fuse as well.
     """
 
     mounts: Sequence[Mount]
@@ -64,7 +66,8 @@ class Plan:
 
 
 def visible(mountinfo: str) -> list[Mount]:
-    """Return the mounts that a path can reach, from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+    """Return the mounts that a path can reach, from the text of /proc/self/mountinfo
+    (proc_pid_mountinfo(5)).
 
     A mount is out of reach when a later one lies on top of it or on a folder above it.
     """
@@ -78,7 +81,11 @@ def visible(mountinfo: str) -> list[Mount]:
         parent = by_number.get(mount.parent)
         return parent is not None and covered(parent)
 
-    return [mount for mount in mounts if (mount.number, mount.point) not in places and not covered(mount)]
+    return [
+        mount
+        for mount in mounts
+        if (mount.number, mount.point) not in places and not covered(mount)
+    ]
 
 
 def in_memory(mountinfo: Sequence[str]) -> list[tuple[str, Path]]:
@@ -90,18 +97,23 @@ def in_memory(mountinfo: Sequence[str]) -> list[tuple[str, Path]]:
 def _parse(line: str) -> Mount:
     fields = line.split(" ")
     kind = fields[fields.index("-", 6) + 1]
-    point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])  # a space is \040
+    point = re.sub(
+        r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]
+    )  # a space is \040
     return Mount(int(fields[0]), int(fields[1]), Path(point), kind)
 
 
 def bound_sockets(net_unix: str, silent: Sequence[Path] = ()) -> list[Path]:
-    """Return the paths of the Unix sockets in the text of /proc/net/unix (its eighth column), symlinks resolved.
+    """Return the paths of the Unix sockets in the text of /proc/net/unix (its eighth column),
+    symlinks resolved.
 
-    Not those of the name service, nor what lies where it is `silent`. A path that is relative to someone else's folder
-    cannot be known.
+    Not those of the name service, nor what lies where it is `silent`. A path that is relative to
+    someone else's folder cannot be known.
     """
     paths = {line.split(" ", 7)[-1].strip() for line in net_unix.splitlines()[1:] if "/" in line}
-    paths = {path for path in paths if path.startswith("/") and not path.startswith(NAME_SERVICE_SOCKETS)}
+    paths = {
+        path for path in paths if path.startswith("/") and not path.startswith(NAME_SERVICE_SOCKETS)
+    }
     paths = {path for path in paths if within(Path(path), silent) is None}
     return sorted({Path(os.path.realpath(path)) for path in paths})
 
@@ -112,16 +124,24 @@ def within(path: Path, folders: Sequence[Path]) -> Path | None:
 
 
 def places_to_write(cwd: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Return the folders where a job may be expected to make files: its working directory, temporary ones, its home."""
+    """Return the folders where a job may be expected to make files: its working directory,
+    temporary ones, its home.
+    """
     wanted = [cwd, *map(Path, _TEMPORARY)]
-    wanted += [Path(environ[name]) for name in ("TMPDIR", "HOME", "XDG_CACHE_HOME") if environ.get(name)]
-    return list(dict.fromkeys(Path(os.path.realpath(path)) for path in wanted if path.is_absolute()))
+    wanted += [
+        Path(environ[name]) for name in ("TMPDIR", "HOME", "XDG_CACHE_HOME") if environ.get(name)
+    ]
+    return list(
+        dict.fromkeys(Path(os.path.realpath(path)) for path in wanted if path.is_absolute())
+    )
 
 
 def foreign(start: Path) -> list[Path]:
-    """Find folders, and small files, that we may write but are not of our own user and group; the nearest first.
+    """Find folders, and small files, that we may write but are not of our own user and group; the
+    nearest first.
 
-    Only they need care inside a user namespace, and only outside one can they be told. Looks at FOREIGN_ENTRIES.
+    Only they need care inside a user namespace, and only outside one can they be told. Looks at
+    FOREIGN_ENTRIES.
     """
     ours = os.geteuid(), os.getegid()
     waiting = deque([start])
@@ -146,15 +166,18 @@ def foreign(start: Path) -> list[Path]:
 
 
 def needs_user_namespace() -> bool:
-    """Tell whether mounting takes a user namespace of our own; so it is for everyone but a full root."""
+    """Tell whether mounting takes a user namespace of our own; so it is for everyone but a full
+    root.
+    """
     return not linux.has_capability(linux.CAP_SYS_ADMIN)
 
 
 def tmpfs_keeps_marks() -> bool:
-    """Tell whether a tmpfs has user extended attributes (Linux 6.6, or a kernel that has it from there).
+    """Tell whether a tmpfs has user extended attributes (Linux 6.6, or a kernel that has it from
+    there).
 
-    An overlay in a user namespace needs them on its upper layer to mark a folder that replaces a deleted one; without,
-    mkdir after rmdir fails with EIO.
+    An overlay in a user namespace needs them on its upper layer to mark a folder that replaces a
+    deleted one; without, mkdir after rmdir fails with EIO.
     """
     descriptor = os.memfd_create("try")  # lives on the kernel's own tmpfs
     try:
@@ -175,7 +198,8 @@ def _keeps_marks(place: int | str) -> bool:
 def layers_on_disk() -> Iterator[Path]:
     """Give an empty folder on a disk whose file system can mark folders, and remove it afterwards.
 
-    In /var/tmp rather than TMPDIR where both will do: each folder above it has to be made anew, entry by entry.
+    In /var/tmp rather than TMPDIR where both will do: each folder above it has to be made anew,
+    entry by entry.
 
     Raises:
         SandboxError: there is none.
@@ -190,6 +214,7 @@ def layers_on_disk() -> Iterator[Path]:
                 yield folder
                 return
     raise SandboxError(
-        f"no sandbox here: Linux {platform.release()} needs a folder for temporary files with extended attributes; "
+        f"no sandbox here: Linux {platform.release()} needs a folder for temporary files with "
+        "extended attributes; "
         "set TMPDIR to one on a local disk (or use Linux 6.6)"
     )

@@ -1,34 +1,42 @@
-"""What does a dry run see as its file system? Everything that is here, with a throw-away layer over it.
+"""What does a dry run see as its file system? Everything that is here, with a throw-away layer over
+it.
 
-The new root is a tree on one tmpfs. Each ordinary folder is an overlay: the real folder below, a folder of the tmpfs
-above. A folder that has other mounts below it cannot be the lower layer of an overlay (inside a user namespace the
-kernel locks those mounts: fs/namespace.c, has_locked_children), so such a folder is made anew and each of its entries
-is laid over on its own; files directly in it are read-only. The root folder is always one of these. Where a file
-system refuses to be a lower layer (older Lustre, two overlays already), it is there read-only. Where a tmpfs cannot be
-an upper layer (`mounts.tmpfs_keeps_marks`), the upper layers are in a folder on disk.
+The new root is a tree on one tmpfs. Each ordinary folder is an overlay: the real folder below, a
+folder of the tmpfs above. A folder that has other mounts below it cannot be the lower layer of an
+overlay (inside a user namespace the kernel locks those mounts: fs/namespace.c,
+has_locked_children), so such a folder is made anew and each of its entries is laid over on its own;
+files directly in it are read-only. The root folder is always one of these. Where a file system
+refuses to be a lower layer (older Lustre, two overlays already), it is there read-only. Where a
+tmpfs cannot be an upper layer (`mounts.tmpfs_keeps_marks`), the upper layers are in a folder on
+disk.
 
 Kept out of reach:
-- /dev has null, zero, full, random, urandom, a new pts and an overlaid shm: no disk, no GPU. For containers that are
-  image files it has fuse: what is mounted by that, in namespaces of the job's own, the job itself serves. The nodes are
-  read-only, which lets through what is written to a device and keeps its mode, owner and times. /dev/tty says that
-  there is no terminal, as it does in a batch job: the kernel sets the times of the real one at each use.
-- /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it: the sockets of munge,
-  D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
-- Every other socket that /proc/net/unix lists is whited out, or an empty file where its folder is read-only: ssh
-  agents, X11, tmux, databases.
+- /dev has null, zero, full, random, urandom, a new pts and an overlaid shm: no disk, no GPU. For
+  containers that are image files it has fuse: what is mounted by that, in namespaces of the job's
+  own, the job itself serves. The nodes are read-only, which lets through what is written to a
+  device and keeps its mode, owner and times. /dev/tty says that there is no terminal, as it does in
+  a batch job: the kernel sets the times of the real one at each use.
+- /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it:
+  the sockets of munge, D-Bus, Docker and the like would be reachable through an overlay, as they
+  are through a network namespace.
+- Every other socket that /proc/net/unix lists is whited out, or an empty file where its folder is
+  read-only: ssh agents, X11, tmux, databases.
 - Of a file system that does not answer there is an empty folder.
-- Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
-- /proc is new; /proc/sys and the like, and all of /sys, are read-only. So is all of /proc where the kernel refuses a
-  new one: that outside has the scores and schedules of the user's other processes.
-- Folders of our own are shown read-only or empty (`mounts.Plan`), but for one for results, on a tmpfs of its own: what
-  is in it is looked at and copied out when nothing runs any more (`results`).
+- Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is
+  there.
+- /proc is new; /proc/sys and the like, and all of /sys, are read-only. So is all of /proc where the
+  kernel refuses a new one: that outside has the scores and schedules of the user's other processes.
+- Folders of our own are shown read-only or empty (`mounts.Plan`), but for one for results, on a
+  tmpfs of its own: what is in it is looked at and copied out when nothing runs any more
+  (`results`).
 
-Note [Owners inside a user namespace]
-Only our own user and group exist there. Copying a file up into the upper layer gives it its old owner and group, and
-fails with EOVERFLOW where that is someone else's: /tmp is root's, a project's folders are often the group's. So the
-folders on the way to where a job writes are made in the upper layer beforehand, owned by us. Below its working
-directory every folder of another owner or group is, and small files (logs to append to) are copied, as far as
-`mounts.foreign` looks. What remains: writing to other files that are not of our own user and group fails.
+Note [Owners inside a user namespace] Only our own user and group exist there. Copying a file up
+into the upper layer gives it its old owner and group, and fails with EOVERFLOW where that is
+someone else's: /tmp is root's, a project's folders are often the group's. So the folders on the way
+to where a job writes are made in the upper layer beforehand, owned by us. Below its working
+directory every folder of another owner or group is, and small files (logs to append to) are copied,
+as far as `mounts.foreign` looks. What remains: writing to other files that are not of our own user
+and group fails.
 """
 
 import errno
@@ -45,19 +53,44 @@ from xmem_slurm.sandbox.mounts import Plan, visible
 DEVICES = ("null", "zero", "full", "random", "urandom")
 FUSE = Path("/dev/fuse")
 NAME_SERVICES = ("nscd", "nslcd", "systemd/userdb")
-"""Folders of /run with sockets that the C library asks who a user is; they change nothing for an ordinary user..."""
+"""Folders of /run with sockets that the C library asks who a user is; they change nothing for an
+ordinary user..."""
 OF_ROOT = ("systemd/userdb",)
-"""...and these do for nobody: nscd takes commands of root's (nscd(8), --shutdown), nslcd a new password for anybody."""
+"""...and these do for nobody: nscd takes commands of root's (nscd(8), --shutdown), nslcd a new
+password for anybody."""
 KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 """Entries of /proc through which root could change the machine."""
 PSEUDO_FILE_SYSTEMS = frozenset(
-    {"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"}
-    | {"fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs"}
+    {
+        "autofs",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "efivarfs",
+    }
+    | {
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "nsfs",
+        "proc",
+        "pstore",
+        "rpc_pipefs",
+        "securityfs",
+        "selinuxfs",
+        "sysfs",
+    }
     | {"tracefs"}
 )
 
 _KEPT_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-"""A remount inside a user namespace must name these again (mount_namespaces(7)). statvfs has the same numbers."""
+"""A remount inside a user namespace must name these again (mount_namespaces(7)). statvfs has the
+same numbers."""
 _MOST_TERMINALS = 128
 """Of the 3,072 that all of a machine's containers may have together."""
 _ROOT = Path("/")
@@ -73,7 +106,9 @@ _RESULTS = Path("/results")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A new root: its tmpfs, that of its results, `Plan.layers`, all open; and the folders that became read-only."""
+    """A new root: its tmpfs, that of its results, `Plan.layers`, all open; and the folders that
+    became read-only.
+    """
 
     scratch: int
     results: int
@@ -82,7 +117,8 @@ class Built:
 
 
 def build(plan: Plan) -> Built:
-    """Put this process into a new root. It is in a new mount namespace, and the first of a new PID namespace.
+    """Put this process into a new root. It is in a new mount namespace, and the first of a new PID
+    namespace.
 
     Raises OSError.
     """
@@ -100,7 +136,9 @@ def build(plan: Plan) -> Built:
     options = f"size={results.MOST_BYTES},nr_inodes={results.MOST_INODES},mode=755"
     linux.mount("tmpfs", _RESULTS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     made = os.open(_RESULTS, os.O_RDONLY | os.O_DIRECTORY)
-    layers = None if plan.layers is None else os.open(_old(plan.layers), os.O_RDONLY | os.O_DIRECTORY)
+    layers = (
+        None if plan.layers is None else os.open(_old(plan.layers), os.O_RDONLY | os.O_DIRECTORY)
+    )
     root = _NewRoot(plan)
     root.make()
     os.chdir(_NEW)
@@ -112,7 +150,9 @@ def build(plan: Plan) -> Built:
 
 @dataclass
 class _NewRoot:
-    """The tree under construction: the real one is at _OLD, the new one at _NEW. Folders are named as outside."""
+    """The tree under construction: the real one is at _OLD, the new one at _NEW. Folders are named
+    as outside.
+    """
 
     plan: Plan
     read_only: list[str] = field(default_factory=list)
@@ -122,7 +162,8 @@ class _NewRoot:
     _bare: set[Path] = field(default_factory=set)
 
     def make(self) -> None:
-        """Build the whole of it: layers over what can be written, then what is shown, hidden, covered.
+        """Build the whole of it: layers over what can be written, then what is shown, hidden,
+        covered.
 
         Raises:
             OSError: no layer at all can be mounted.
@@ -166,12 +207,18 @@ class _NewRoot:
 
     def _make_anew(self, folder: Path) -> None:
         try:
-            names = self._known(folder) if folder in self._bare else {each.name for each in _old(folder).iterdir()}
+            names = (
+                self._known(folder)
+                if folder in self._bare
+                else {each.name for each in _old(folder).iterdir()}
+            )
         except PermissionError:  # it may still be passed through
             names = self._known(folder)
         for path in (folder / name for name in names):
             if path != self.plan.layers:
-                with suppress(OSError):  # it has just gone, or it is a mount that we may not look into
+                with suppress(
+                    OSError
+                ):  # it has just gone, or it is a mount that we may not look into
                     self._entry(path)
 
     def _known(self, folder: Path) -> set[str]:
@@ -194,8 +241,12 @@ class _NewRoot:
             _bind(_old(path), _new(path), read_only=True)
 
     def _overlay(self, folder: Path) -> None:
-        """Put a layer that takes all writes over a folder; where none can be, the folder is read-only."""
-        layer = (_LAYERS if self.plan.layers is None else _old(self.plan.layers)) / str(self._overlays)
+        """Put a layer that takes all writes over a folder; where none can be, the folder is
+        read-only.
+        """
+        layer = (_LAYERS if self.plan.layers is None else _old(self.plan.layers)) / str(
+            self._overlays
+        )
         self._overlays += 1
         upper, work = layer / "upper", layer / "work"
         layer.mkdir()
@@ -210,7 +261,9 @@ class _NewRoot:
         if self.plan.user_namespace:
             options += ",userxattr"
         try:
-            linux.mount("overlay", _new(folder), "overlay", linux.MS_NOSUID | linux.MS_NODEV, options)
+            linux.mount(
+                "overlay", _new(folder), "overlay", linux.MS_NOSUID | linux.MS_NODEV, options
+            )
         except OSError as error:
             self._refusal = error
             self.read_only.append(str(folder))
@@ -232,10 +285,14 @@ class _NewRoot:
                 self._take_over(folder, place, upper)
         for socket in self.plan.sockets:
             if socket.is_relative_to(folder) and self._open(folder, socket.parent, upper):
-                os.mknod(upper / socket.relative_to(folder), stat.S_IFCHR, os.makedev(0, 0))  # an overlay's "deleted"
+                os.mknod(
+                    upper / socket.relative_to(folder), stat.S_IFCHR, os.makedev(0, 0)
+                )  # an overlay's "deleted"
 
     def _open(self, folder: Path, place: Path, upper: Path) -> bool:
-        """Make the folders from `folder` down to `place` in its upper layer; tell whether they are all there."""
+        """Make the folders from `folder` down to `place` in its upper layer; tell whether they are
+        all there.
+        """
         reached = folder
         for name in place.relative_to(folder).parts:
             reached /= name
@@ -248,7 +305,9 @@ class _NewRoot:
         return True
 
     def _take_over(self, folder: Path, place: Path, upper: Path) -> None:
-        """Note [Owners inside a user namespace]: have `place`, a folder or a file, in the upper layer as our own."""
+        """Note [Owners inside a user namespace]: have `place`, a folder or a file, in the upper
+        layer as our own.
+        """
         if _is_folder(_old(place)):
             self._open(folder, place, upper)
         elif self._open(folder, place.parent, upper):
@@ -256,7 +315,9 @@ class _NewRoot:
                 shutil.copy2(_old(place), upper / place.relative_to(folder), follow_symlinks=False)
 
     def _copy_folder(self, source: Path, target: Path) -> None:
-        """Make an empty folder that looks like `source`: mode, times and, where it can be ours to give, owner."""
+        """Make an empty folder that looks like `source`: mode, times and, where it can be ours to
+        give, owner.
+        """
         status = source.lstat()
         target.mkdir()
         if not self.plan.user_namespace:
@@ -270,19 +331,34 @@ class _NewRoot:
         for name in (*DEVICES, *(["fuse"] if self.plan.fuse and _old(FUSE).exists() else [])):
             (dev / name).touch()
             _bind(_old(Path("/dev", name)), dev / name, read_only=True, devices=True)
-        os.mknod(dev / "tty", stat.S_IFSOCK | 0o666)  # to open a socket's name is the error of having no terminal
-        for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
+        os.mknod(
+            dev / "tty", stat.S_IFSOCK | 0o666
+        )  # to open a socket's name is the error of having no terminal
+        for name, target in {
+            "fd": "fd",
+            "stdin": "fd/0",
+            "stdout": "fd/1",
+            "stderr": "fd/2",
+        }.items():
             (dev / name).symlink_to(f"/proc/self/{target}")
         (dev / "pts").mkdir()
         flags = linux.MS_NOSUID | linux.MS_NOEXEC
-        linux.mount("devpts", dev / "pts", "devpts", flags, f"newinstance,ptmxmode=0666,mode=620,max={_MOST_TERMINALS}")
+        linux.mount(
+            "devpts",
+            dev / "pts",
+            "devpts",
+            flags,
+            f"newinstance,ptmxmode=0666,mode=620,max={_MOST_TERMINALS}",
+        )
         (dev / "ptmx").symlink_to("pts/ptmx")
         shm = Path("/dev/shm")  # noqa: S108 - the real one is only read
         if _is_folder(_old(shm)):
             self._place(shm)
 
     def _run(self) -> None:
-        """Make /run of what programs look up there: links, name services, the user's own folder as an empty copy."""
+        """Make /run of what programs look up there: links, name services, the user's own folder as
+        an empty copy.
+        """
         run = Path("/run")
         if not _is_folder(_old(run)):
             return
@@ -298,7 +374,11 @@ class _NewRoot:
                 _new(run / name).mkdir(parents=True)
                 _bind(_old(run / name), _new(run / name), read_only=True)
         for mount in self.plan.mounts:
-            if run in mount.point.parents and mount.kind not in {*PSEUDO_FILE_SYSTEMS, "tmpfs", "ramfs"}:
+            if run in mount.point.parents and mount.kind not in {
+                *PSEUDO_FILE_SYSTEMS,
+                "tmpfs",
+                "ramfs",
+            }:
                 with suppress(OSError):  # another user's, or not a folder
                     _new(mount.point.parent).mkdir(parents=True, exist_ok=True)
                     self._place(mount.point)
@@ -333,9 +413,11 @@ def _bind(source: Path, target: Path, *, read_only: bool = False, devices: bool 
 
 
 def _make_read_only(target: Path, more: int) -> None:
-    """Make the mount at `target`, and all that can be reached below it, read-only, with `more` flags.
+    """Make the mount at `target`, and all that can be reached below it, read-only, with `more`
+    flags.
 
-    One by one: mount_setattr(2) does it in one call, but is not in every kernel that has the rest (RHEL 8's).
+    One by one: mount_setattr(2) does it in one call, but is not in every kernel that has the rest
+    (RHEL 8's).
     """
     points = [target]
     if _is_folder(target):
@@ -344,9 +426,16 @@ def _make_read_only(target: Path, more: int) -> None:
     for point in points:
         try:
             kept = os.statvfs(point).f_flag & _KEPT_FLAGS
-            linux.mount("none", point, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | more | kept)
+            linux.mount(
+                "none",
+                point,
+                None,
+                linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | more | kept,
+            )
         except OSError as error:
-            if error.errno != errno.EACCES:  # a folder on the way is closed to us, and so to the job
+            if (
+                error.errno != errno.EACCES
+            ):  # a folder on the way is closed to us, and so to the job
                 raise
 
 

@@ -1,28 +1,30 @@
 """How much of its budget has a dry run spent, on a machine that others use, too?
 
-Its CPU seconds, those of all its processes together, of the dead as of the living. Beside them each second counts in
-which it did nothing for reasons of its own: it sleeps, or waits for a socket or a lock. What does not count is what the
-machine makes it wait for: threads that are ready to run while others have the CPUs, and a disk. So on a quiet machine
-no dry run takes longer than its budget by the clock on the wall, on a busy one it takes as long as it needs, and one
-that waits for ever ends all the same. An uninterruptible wait alone is not for a disk: a parent's until the child of
-its vfork has become a program is one, and so are others that a program can have as long as it likes. It is in a call on
-files, or in none (a page that is read from one), and does not last for ever.
+Its CPU seconds, those of all its processes together, of the dead as of the living. Beside them each
+second counts in which it did nothing for reasons of its own: it sleeps, or waits for a socket or a
+lock. What does not count is what the machine makes it wait for: threads that are ready to run while
+others have the CPUs, and a disk. So on a quiet machine no dry run takes longer than its budget by
+the clock on the wall, on a busy one it takes as long as it needs, and one that waits for ever ends
+all the same. An uninterruptible wait alone is not for a disk: a parent's until the child of its
+vfork has become a program is one, and so are others that a program can have as long as it likes. It
+is in a call on files, or in none (a page that is read from one), and does not last for ever.
 
-Source of the figures: /proc/PID/stat, and schedstat, stat and syscall of /proc/PID/task/TID (proc_pid_stat(5),
-proc_pid_syscall(5); the kernel's Documentation/scheduler/sched-stats.rst). A kernel that keeps no schedstat says of no
-thread how long it was ready: then a second on the wall is the least that each takes, but for those in which a thread
-was ready at each look.
+Source of the figures: /proc/PID/stat, and schedstat, stat and syscall of /proc/PID/task/TID
+(proc_pid_stat(5), proc_pid_syscall(5); the kernel's Documentation/scheduler/sched-stats.rst). A
+kernel that keeps no schedstat says of no thread how long it was ready: then a second on the wall is
+the least that each takes, but for those in which a thread was ready at each look.
 
-Note [What is not in the books yet]
-The kernel writes down a wait for a CPU when it ends. Of a thread that is ready at a look, all of the time before may be
-missing, and comes with a later look. So time in which nothing is known to have happened is in doubt for as long as some
-thread is ready at each look, and what comes later pays for it. Idle is what is left of it after a look at which no
-thread was ready, but for what one did that woke while we still looked at others: what it has done since then beyond the
-time that has passed.
+Note [What is not in the books yet] The kernel writes down a wait for a CPU when it ends. Of a
+thread that is ready at a look, all of the time before may be missing, and comes with a later look.
+So time in which nothing is known to have happened is in doubt for as long as some thread is ready
+at each look, and what comes later pays for it. Idle is what is left of it after a look at which no
+thread was ready, but for what one did that woke while we still looked at others: what it has done
+since then beyond the time that has passed.
 
-What a thread waited for goes with it. Where it was ready at a look and is gone at the next, the doubt is decided in
-favor of the dry run. One that came and went between two looks has left its CPU seconds alone (a batch script starts
-dozens of such programs): for each of these it has waited as long as threads that were seen did for one of theirs.
+What a thread waited for goes with it. Where it was ready at a look and is gone at the next, the
+doubt is decided in favor of the dry run. One that came and went between two looks has left its CPU
+seconds alone (a batch script starts dozens of such programs): for each of these it has waited as
+long as threads that were seen did for one of theirs.
 """
 
 import os
@@ -41,16 +43,20 @@ DISK_SECONDS = 15.0
 
 def _numbers(text: str) -> frozenset[int]:
     ranges = (each.partition("-") for each in text.split())
-    return frozenset(number for first, _, last in ranges for number in range(int(first), int(last or first) + 1))
+    return frozenset(
+        number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)
+    )
 
 
 _ON_FILES = {
     "x86_64": _numbers(
-        "0-6 8-9 11 17-21 25-28 40 59 74-94 132-133 137-138 162 187-199 209 217 221 257-269 275 277 280 285 295-296 "
+        "0-6 8-9 11 17-21 25-28 40 59 74-94 132-133 137-138 162 187-199 209 217 221 257-269 275 "
+        "277 280 285 295-296 "
         "306 316 322 326-328 332 437 439"
     ),
     "aarch64": _numbers(
-        "2 5-17 33-38 43-50 52-57 61-71 76 78-84 88 213 215-216 221-223 227 232-233 267 276 281 285-287 291 437 439"
+        "2 5-17 33-38 43-50 52-57 61-71 76 78-84 88 213 215-216 221-223 227 232-233 267 276 281 "
+        "285-287 291 437 439"
     ),
 }
 """The system calls that may wait for a disk (arch/x86/entry/syscalls/syscall_64.tbl and
@@ -58,7 +64,9 @@ include/uapi/asm-generic/unistd.h, v6.18)."""
 
 
 class Thread(NamedTuple):
-    """What a look sees of one: a letter (proc_pid_stat(5)), and how long it has run, and been ready to, in seconds."""
+    """What a look sees of one: a letter (proc_pid_stat(5)), and how long it has run, and been ready
+    to, in seconds.
+    """
 
     number: int
     state: str
@@ -103,8 +111,8 @@ class Progress:
     def look(self, processes: Iterable[int]) -> None:
         """Bring the figures up to date; `processes` are the living, parents first.
 
-        The dead are asked before the living: one that dies meanwhile is missing until the next look, and never counted
-        twice.
+        The dead are asked before the living: one that dies meanwhile is missing until the next
+        look, and never counted twice.
         """
         cpu = _of_the_dead()
         threads: dict[int, Thread] = {}
@@ -116,7 +124,9 @@ class Progress:
                 for thread in _threads(number):
                     threads[thread.number] = thread
                     is_ready = is_ready or thread.state == "R"
-                    held_up = (thread.state == "D" and self._waits_for_a_disk(number, thread, looked)) or held_up
+                    held_up = (
+                        thread.state == "D" and self._waits_for_a_disk(number, thread, looked)
+                    ) or held_up
             except OSError:  # it has ended since it was listed, and so it was ready to
                 is_ready = True
         self._last_ran = {number: at for number, at in self._last_ran.items() if number in threads}
@@ -131,8 +141,12 @@ class Progress:
         self._last_ran[thread.number] = thread.ran, since
         return now - since < DISK_SECONDS and _is_on_files(process, thread.number)
 
-    def _account(self, threads: Mapping[int, Thread], cpu: float, passed: float, *, held_up: bool) -> None:
-        """Say of the time since the last look how much of it was idle: Note [What is not in the books yet]."""
+    def _account(
+        self, threads: Mapping[int, Thread], cpu: float, passed: float, *, held_up: bool
+    ) -> None:
+        """Say of the time since the last look how much of it was idle: Note [What is not in the
+        books yet].
+        """
         grown = [self._grown(thread) for thread in threads.values()]
         self._ran += sum(ran for ran, _ in grown)
         self._waited += sum(waited for _, waited in grown)
@@ -147,7 +161,10 @@ class Progress:
         if held_up:
             nothing_done = min(0.0, nothing_done)
         self._doubtful_seconds = max(0.0, self._doubtful_seconds + nothing_done)
-        if any(thread.state == "R" and number not in threads for number, thread in self._threads.items()):
+        if any(
+            thread.state == "R" and number not in threads
+            for number, thread in self._threads.items()
+        ):
             self._doubtful_seconds = 0.0
 
     def _grown(self, thread: Thread) -> tuple[float, float]:
@@ -166,7 +183,9 @@ def _of_the_dead() -> float:
 
 def _cpu_seconds(number: int) -> float:
     """Return a process's CPU seconds, those of the dead that it waited for included."""
-    return sum(map(int, _stat(Path(f"/proc/{number}"))[11:15])) / _TICKS  # utime, stime, cutime, cstime
+    return (
+        sum(map(int, _stat(Path(f"/proc/{number}"))[11:15])) / _TICKS
+    )  # utime, stime, cutime, cstime
 
 
 def _threads(number: int) -> Iterator[Thread]:
@@ -188,7 +207,9 @@ def _run_and_waited(thread: Path) -> tuple[float, float]:
 
 
 def _is_on_files(process: int, thread: int) -> bool:
-    """Tell whether what a thread waits in may be a wait for a disk; where it cannot be known, it is not."""
+    """Tell whether what a thread waits in may be a wait for a disk; where it cannot be known, it is
+    not.
+    """
     known = _ON_FILES.get(platform.machine())
     try:
         call = Path(f"/proc/{process}/task/{thread}/syscall").read_bytes().split()[0]

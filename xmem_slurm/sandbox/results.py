@@ -1,7 +1,9 @@
-"""What comes out of a dry run? The regular files that are directly in its folder of results, if they are few and small.
+"""What comes out of a dry run? The regular files that are directly in its folder of results, if
+they are few and small.
 
-They are copied by process 1 of the sandbox once nothing else is left in it, so that nothing changes under its hands; a
-FIFO, a link or a folder stays behind. What is in the files is for their readers to doubt (`untrusted`).
+They are copied by process 1 of the sandbox once nothing else is left in it, so that nothing changes
+under its hands; a FIFO, a link or a folder stays behind. What is in the files is for their readers
+to doubt (`untrusted`).
 """
 
 import os
@@ -22,7 +24,8 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 def hand_out(source: int, target: int) -> str | None:
-    """Copy what may come out from one open folder to another; say what was too much, if something was.
+    """Copy what may come out from one open folder to another; say what was too much, if something
+    was.
 
     Raises:
         OSError: it cannot be written there.
@@ -33,7 +36,9 @@ def hand_out(source: int, target: int) -> str | None:
         return f"{len(names)} files as its traces, and {MOST_FILES} are read"
     for name in names:
         try:
-            taken = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+            taken = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source
+            )
         except OSError:  # a link, or a file that it made unreadable
             continue
         try:

@@ -1,11 +1,12 @@
-"""How is a command run so that it cannot change anything here, and so that nothing of it is left afterwards?
+"""How is a command run so that it cannot change anything here, and so that nothing of it is left
+afterwards?
 
-In new user (unless we are root), mount, PID, network, IPC and UTS namespaces: `mounts` says what it sees of the file
-system, `first_process` how it is started and held to its limits. Nothing outside the process tree is set up, so nothing
-needs cleaning up: when the tree is gone, so are its files.
+In new user (unless we are root), mount, PID, network, IPC and UTS namespaces: `mounts` says what it
+sees of the file system, `first_process` how it is started and held to its limits. Nothing outside
+the process tree is set up, so nothing needs cleaning up: when the tree is gone, so are its files.
 
-Needs, unless we are root, user namespaces for everyone with overlays in them: Linux 5.11, or a vendor's older one that
-has this too (RHEL 8.5). It forks, so it wants a process with one thread.
+Needs, unless we are root, user namespaces for everyone with overlays in them: Linux 5.11, or a
+vendor's older one that has this too (RHEL 8.5). It forks, so it wants a process with one thread.
 """
 
 import errno
@@ -31,11 +32,14 @@ __all__ = ["Limits", "Outcome", "run"]
 
 OUTPUT_BYTES = 16 * KIB
 LAST_SECONDS = 60.0
-"""Beyond its limit on the wall: the first process may have been made to wait, by a file system that the job serves."""
+"""Beyond its limit on the wall: the first process may have been made to wait, by a file system that
+the job serves."""
 SETUP_SECONDS = 15.0
-"""How long the set-up may wait for anything but a core: a network file system that does not answer does so for ever."""
+"""How long the set-up may wait for anything but a core: a network file system that does not answer
+does so for ever."""
 LONGEST_SETUP_SECONDS = 300.0
-"""How long it may take on the wall: what does not answer is seen from outside, and may look like what is busy."""
+"""How long it may take on the wall: what does not answer is seen from outside, and may look like
+what is busy."""
 _LOOK_SECONDS = 0.25
 OLDEST_LINUX = (5, 11)
 _SETTINGS = (
@@ -43,7 +47,8 @@ _SETTINGS = (
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0 or an AppArmor profile with userns"),
 )
-"""What turns user namespaces off: Linux itself, Debian's and Ubuntu's kernels; setting, value, what to set."""
+"""What turns user namespaces off: Linux itself, Debian's and Ubuntu's kernels; setting, value, what
+to set."""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -51,14 +56,16 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Outcome:
     """How a command ended.
 
-    `returncode` is negative for a signal. `stopped` names the limit that ended it: "time", "memory", "processes" or
-    "scratch" (only where what it writes goes to a disk; elsewhere it meets a full disk at that size).
-    `seconds` is wall time, set-up included; `spent_seconds` is what counted against its limit (`progress`), and
-    `cpu_seconds` how much of that was CPU time. `peak_memory_bytes` is host memory, sampled, the files that it wrote
-    included. `output_tail` is the end of stdout and stderr together, `output_head` the beginning. `read_only` are the
-    folders that it could not write to because no layer could be put over them. `kept_back` says why not all of its
-    results came out, if so. `disturbed` says what of this machine's may have ended it, or come in its way: a signal
-    from outside, a full disk. Then how it ended is no fact about the command.
+    `returncode` is negative for a signal. `stopped` names the limit that ended it: "time",
+    "memory", "processes" or "scratch" (only where what it writes goes to a disk; elsewhere it meets
+    a full disk at that size). `seconds` is wall time, set-up included; `spent_seconds` is what
+    counted against its limit (`progress`), and `cpu_seconds` how much of that was CPU time.
+    `peak_memory_bytes` is host memory, sampled, the files that it wrote included. `output_tail` is
+    the end of stdout and stderr together, `output_head` the beginning. `read_only` are the folders
+    that it could not write to because no layer could be put over them. `kept_back` says why not all
+    of its results came out, if so. `disturbed` says what of this machine's may have ended it, or
+    come in its way: a signal from outside, a full disk. Then how it ended is no fact about the
+    command.
     """
 
     returncode: int | None
@@ -90,18 +97,21 @@ def run(
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
-    Its standard input is empty. All writes go to a layer that vanishes. The folders `show`, which must exist, are
-    there read-only, as they are outside at any time; the folders `hide` are empty. `results`, a folder in one of
-    those that are shown, is empty and can be written to: what is in it at the end is copied to the real one, as
-    `results.hand_out` has it. In the place of each file that `cover` names, by whatever path, the command finds the
-    file that it is mapped to, which must be in a shown folder. With `containers` it may make namespaces of its own, and
-    mount there what has no size that we set: the watch counts what it finds of that. With `fuse` it has /dev/fuse.
+    Its standard input is empty. All writes go to a layer that vanishes. The folders `show`, which
+    must exist, are there read-only, as they are outside at any time; the folders `hide` are empty.
+    `results`, a folder in one of those that are shown, is empty and can be written to: what is in
+    it at the end is copied to the real one, as `results.hand_out` has it. In the place of each file
+    that `cover` names, by whatever path, the command finds the file that it is mapped to, which
+    must be in a shown folder. With `containers` it may make namespaces of its own, and mount there
+    what has no size that we set: the watch counts what it finds of that. With `fuse` it has
+    /dev/fuse.
 
-    What the command leaves running is killed when it ends, as Slurm does with a batch script's. When time is up all its
-    processes get SIGTERM, and SIGKILL five seconds later, counted as its time is. What it has spent of that so far
-    stands inside in the file `meter`, a double, brought up to date several times a second. A command that cannot be
-    started ends with a shell's 126 or 127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then
-    do to this process what they would have done.
+    What the command leaves running is killed when it ends, as Slurm does with a batch script's.
+    When time is up all its processes get SIGTERM, and SIGKILL five seconds later, counted as its
+    time is. What it has spent of that so far stands inside in the file `meter`, a double, brought
+    up to date several times a second. A command that cannot be started ends with a shell's 126 or
+    127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this
+    process what they would have done.
 
     Raises:
         SandboxError: this machine refuses what the sandbox needs; the command was not started.
@@ -109,9 +119,13 @@ def run(
     started = time.monotonic()
     with ExitStack() as stack:
         signals = stack.enter_context(_caught_signals())
-        plan = _plan(cwd, environ, limits, stack, show=show, hide=hide, results=results, cover=cover)
+        plan = _plan(
+            cwd, environ, limits, stack, show=show, hide=hide, results=results, cover=cover
+        )
         plan = replace(plan, containers=containers, fuse=fuse)
-        group = stack.enter_context(cgroup.own(limits.memory_bytes, 2 * limits.processes, limits.cpus))
+        group = stack.enter_context(
+            cgroup.own(limits.memory_bytes, 2 * limits.processes, limits.cpus)
+        )
         output, output_end = os.pipe()
         status, status_end = os.pipe()
         stack.callback(os.close, output)
@@ -133,7 +147,11 @@ def _beside_silence(outcome: Outcome, silent: Sequence[Path]) -> Outcome:
     """Say so where a command that failed speaks of a file system that did not answer."""
     named = (point for point in silent if os.fsencode(point) in outcome.output_tail)
     point = next(named, None) if outcome.returncode and outcome.disturbed is None else None
-    return outcome if point is None else replace(outcome, disturbed=f"the file system at {point} does not answer")
+    return (
+        outcome
+        if point is None
+        else replace(outcome, disturbed=f"the file system at {point} does not answer")
+    )
 
 
 def _plan(
@@ -147,9 +165,13 @@ def _plan(
     results: Path | None,
     cover: Mapping[Path, Path],
 ) -> mounts.Plan:
-    """Say what the command is to see of the file system; `stack` clears away the layers that need a place on disk."""
+    """Say what the command is to see of the file system; `stack` clears away the layers that need a
+    place on disk.
+    """
     mounted = mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
-    silent = answering.silent(mounted, new_root.PSEUDO_FILE_SYSTEMS)  # before anything else looks at one
+    silent = answering.silent(
+        mounted, new_root.PSEUDO_FILE_SYSTEMS
+    )  # before anything else looks at one
     for place in (cwd, Path(environ.get("HOME", "/")), *show):
         hangs = mounts.within(place, silent)
         if hangs is not None:
@@ -161,7 +183,9 @@ def _plan(
     return mounts.Plan(
         mounts=[mount for mount in mounted if mounts.within(mount.point, silent) is None],
         silent=silent,
-        sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape"), silent),
+        sockets=mounts.bound_sockets(
+            Path("/proc/net/unix").read_text(errors="surrogateescape"), silent
+        ),
         writable=mounts.places_to_write(cwd, environ),
         foreign=mounts.foreign(cwd.resolve()) if user_namespace else (),
         show=[folder.resolve(strict=True) for folder in show],
@@ -188,7 +212,9 @@ def _fork_keeper(command: first_process.Command, plan: mounts.Plan, status: int)
 
 @contextmanager
 def _caught_signals() -> Iterator[int]:
-    """Give a descriptor that becomes readable when a signal asks us to end; raise that signal again at the end."""
+    """Give a descriptor that becomes readable when a signal asks us to end; raise that signal again
+    at the end.
+    """
     received: list[int] = []
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)
@@ -197,7 +223,9 @@ def _caught_signals() -> Iterator[int]:
         received.append(number)
         os.write(wake_end, b"!")
 
-    heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    heeded = [
+        number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # not under nohup
     before = {number: signal.signal(number, remember) for number in heeded}
     try:
         yield wake
@@ -211,7 +239,9 @@ def _caught_signals() -> Iterator[int]:
 
 
 class _Listening:
-    """The sandbox seen from outside: its output and its reports, until all its processes are gone."""
+    """The sandbox seen from outside: its output and its reports, until all its processes are
+    gone.
+    """
 
     def __init__(self, keeper: int, output: int, status: int, signals: int, longest: float) -> None:
         self.keeper = keeper
@@ -228,7 +258,9 @@ class _Listening:
         self._selector.register(signals, selectors.EVENT_READ, self._ask_to_end)
 
     def until_the_end(self) -> None:
-        """Listen until both pipes are closed: no process of the sandbox is left but, for a moment, its keeper."""
+        """Listen until both pipes are closed: no process of the sandbox is left but, for a moment,
+        its keeper.
+        """
         self._until_ready()
         end_by = time.monotonic() + self.longest
         while self._is_open() and self.late_after is None:
@@ -241,7 +273,10 @@ class _Listening:
 
     def _until_ready(self) -> None:
         """Listen until the set-up is done, or has waited for too long."""
-        waiting, latest = progress.Progress(disks_count=True), time.monotonic() + LONGEST_SETUP_SECONDS
+        waiting, latest = (
+            progress.Progress(disks_count=True),
+            time.monotonic() + LONGEST_SETUP_SECONDS,
+        )
         while self._is_open() and not self._told("ready"):
             waiting.look([self.keeper, *self._told("first")])
             if waiting.idle_seconds >= SETUP_SECONDS:
@@ -294,7 +329,8 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
         raise SandboxError(_why(facts["failed"], facts["errno"], facts["where"]))
     if listening.late_after is not None:
         raise SandboxError(
-            f"the sandbox was not ready after {listening.late_after:.0f} s: does a network file system here not answer?"
+            f"the sandbox was not ready after {listening.late_after:.0f} s: does a network file "
+            "system here not answer?"
         )
     if "stopped" not in facts:
         why = "did not end when its time was up" if listening.overdue else "was ended from outside"
@@ -302,7 +338,11 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
     del facts["first"]
     read_only = tuple(facts.pop("ready"))
     return Outcome(
-        seconds=seconds, output_tail=listening.tail, output_head=listening.head, read_only=read_only, **facts
+        seconds=seconds,
+        output_tail=listening.tail,
+        output_head=listening.head,
+        read_only=read_only,
+        **facts,
     )
 
 
@@ -318,7 +358,10 @@ def _why(stage: str, number: int | None, where: str) -> str:
     if number is None:
         return f"the sandbox failed: {stage}"
     if stage == "results":
-        return f"what the dry run found could not be written to its temporary folder: {os.strerror(number)}"
+        return (
+            "what the dry run found could not be written to its temporary folder: "
+            f"{os.strerror(number)}"
+        )
     refused = {
         "namespaces": "user namespaces are refused",
         "user map": "a user namespace without privileges is refused",
@@ -332,5 +375,8 @@ def _why(stage: str, number: int | None, where: str) -> str:
         if file.is_file() and file.read_text().strip() == off:
             return f"{words}; {setting} is {off}, an administrator would set {change}"
     if linux.release() < OLDEST_LINUX:
-        return f"{words}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is {platform.release()}"
+        return (
+            f"{words}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is "
+            f"{platform.release()}"
+        )
     return f"{words}; a container or a security module forbids it"

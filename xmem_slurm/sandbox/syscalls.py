@@ -1,22 +1,25 @@
 """Which system calls does a dry run do without, and what do they say instead?
 
-Memory that no limit of a process counts and no watch can see: System V's messages and semaphores, memory files that are
-only held open, or on their way through a socket, io_uring's and perf's rings, huge pages, tables of BPF, rules of
-Landlock, marks of fanotify, pages that are pinned by a pipe or a socket (one byte of it keeps a huge page), sockets of
-families that nobody can be asked about, and larger buffers of the others. File systems and namespaces of its own, which
-would have such memory too (a tmpfs that is mounted over: only a control group holds that). The kernel's key rings, and
-sockets that lead out whatever the network namespace (vsock). Process 1's limits and priorities, which the kernel lets
-whoever has its number change: it watches. A job that runs containers has namespaces, but none of
-control groups; and no System V shared memory, as the watch sees that of the dry run's own IPC namespace alone.
+Memory that no limit of a process counts and no watch can see: System V's messages and semaphores,
+memory files that are only held open, or on their way through a socket, io_uring's and perf's rings,
+huge pages, tables of BPF, rules of Landlock, marks of fanotify, pages that are pinned by a pipe or
+a socket (one byte of it keeps a huge page), sockets of families that nobody can be asked about, and
+larger buffers of the others. File systems and namespaces of its own, which would have such memory
+too (a tmpfs that is mounted over: only a control group holds that). The kernel's key rings, and
+sockets that lead out whatever the network namespace (vsock). Process 1's limits and priorities,
+which the kernel lets whoever has its number change: it watches. A job that runs containers has
+namespaces, but none of control groups; and no System V shared memory, as the watch sees that of the
+dry run's own IPC namespace alone.
 
-Most programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
-chooses its CPUs, the size of a socket's buffers or to have large pages, or wants all of the machine's disks written to,
-the answer is yes and nothing happens.
+Most programs have another way where a kernel lacks such a call, and the answer is what such a
+kernel says. Where a job chooses its CPUs, the size of a socket's buffers or to have large pages, or
+wants all of the machine's disks written to, the answer is yes and nothing happens.
 
-A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
+A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is
+said to know none.
 
-Sources: seccomp(2); include/uapi/linux/{seccomp,filter,audit}.h; arch/x86/entry/syscalls/syscall_64.tbl and
-include/uapi/asm-generic/unistd.h (aarch64), v6.18.
+Sources: seccomp(2); include/uapi/linux/{seccomp,filter,audit}.h;
+arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (aarch64), v6.18.
 """
 
 import ctypes
@@ -35,7 +38,10 @@ _Numbers = tuple[int, int]
 _CALLS: dict[str, tuple[_Numbers, int]] = {
     "add_key": ((248, 217), errno.ENOSYS),
     "bpf": ((321, 280), errno.EPERM),
-    "clone3": ((435, 435), errno.ENOSYS),  # its flags are behind a pointer; the C library then takes clone
+    "clone3": (
+        (435, 435),
+        errno.ENOSYS,
+    ),  # its flags are behind a pointer; the C library then takes clone
     "fanotify_init": ((300, 262), errno.EPERM),
     "io_uring_setup": ((425, 425), errno.ENOSYS),
     "keyctl": ((250, 219), errno.ENOSYS),
@@ -68,8 +74,8 @@ _SHM_HUGETLB = 0o4000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _FAMILIES = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
 _FIRST_LATER_PROTOCOL = 33
-"""Netlink's are below, and of the internet's those that need a kernel module with memory of its own (DCCP, SCTP, UDP
-Lite, MPTCP) are not."""
+"""Netlink's are below, and of the internet's those that need a kernel module with memory of its own
+(DCCP, SCTP, UDP Lite, MPTCP) are not."""
 _ICMP6 = 58
 _SOL_SOCKET = 1
 _SO_SNDBUF, _SO_RCVBUF, _SO_ZEROCOPY = 7, 8, 60
@@ -82,7 +88,8 @@ _SECCOMP_MODE_FILTER = 2
 
 
 def give_up(*, namespaces: bool = False) -> None:
-    """Hold this process, and all that it becomes and starts, to that, but for `namespaces`. It gains no privileges.
+    """Hold this process, and all that it becomes and starts, to that, but for `namespaces`. It
+    gains no privileges.
 
     Raises OSError. Nothing is given up on a machine of another type than x86-64 and aarch64.
     """
@@ -90,12 +97,15 @@ def give_up(*, namespaces: bool = False) -> None:
     if machine in _ARCHITECTURES:
         program = _program(machine, namespaces=namespaces)
         code = ctypes.create_string_buffer(program, len(program))
-        filters = ctypes.create_string_buffer(struct.pack("HP", len(program) // 8, ctypes.addressof(code)))
+        filters = ctypes.create_string_buffer(
+            struct.pack("HP", len(program) // 8, ctypes.addressof(code))
+        )
         linux.prctl(linux.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filters))
 
 
 def _program(machine: str, *, namespaces: bool) -> bytes:
-    """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the table get an error.
+    """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the
+    table get an error.
 
     Of the calls below, what their arguments say decides.
     """
@@ -121,7 +131,9 @@ def _program(machine: str, *, namespaces: bool) -> bytes:
 
 def _by_arguments(*, namespaces: bool) -> dict[_Numbers, Sequence[bytes]]:
     """Return what decides about a call; it is let be where that does not."""
-    kind, refusal = (linux.CLONE_NEWCGROUP, errno.EINVAL) if namespaces else (linux.CLONE_NEWUSER, errno.EPERM)
+    kind, refusal = (
+        (linux.CLONE_NEWCGROUP, errno.EINVAL) if namespaces else (linux.CLONE_NEWUSER, errno.EPERM)
+    )
     of_namespaces = _where(0, [(_ANY_BIT, kind)], refusal)
     of_the_watch = _where(0, [(_EQUAL, _WATCH)], errno.EPERM)
     one_other = _where(1, [(_EQUAL, _WATCH)], errno.EPERM)

@@ -18,7 +18,8 @@ _MEMORY = b"\nRssAnon:"
 _INODE_BYTES = 1024
 """What the kernel keeps of a file in a tmpfs, beside its pages."""
 _OPEN_FILE_BYTES = 2 * mmap.PAGESIZE
-"""What an open file can hold at most that is no socket: a pipe, beyond the megabytes that all of a user's may."""
+"""What an open file can hold at most that is no socket: a pipe, beyond the megabytes that all of a
+user's may."""
 _FILTER_BYTES = 256 * KIB
 """A filter of system calls, of as many steps as it may have."""
 _MAPPING_BYTES = 256
@@ -28,10 +29,11 @@ _ANONYMOUS = b"/dev/zero (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What all processes below one use: threads, and host memory that no file on disk backs; and their numbers.
+    """What all processes below one use: threads, and host memory that no file on disk backs; and
+    their numbers.
 
-    `shared_bytes` of the memory are in file systems in memory. `open_files` is how many they have room for, `filters`
-    how many filters of system calls they have of their own.
+    `shared_bytes` of the memory are in file systems in memory. `open_files` is how many they have
+    room for, `filters` how many filters of system calls they have of their own.
     """
 
     threads: int
@@ -43,11 +45,12 @@ class Usage:
 
 
 def usage(first: int, *scratch: int) -> Usage:
-    """Add up everything below process `first` (its number in this /proc), and what each `scratch`, a tmpfs, holds.
+    """Add up everything below process `first` (its number in this /proc), and what each `scratch`,
+    a tmpfs, holds.
 
-    Pages that forked processes share are counted once for each, so the sum may be too high: see `proportional`. Shared
-    memory is in `scratch` (/dev/shm, a mapped file) or System V's as a rule; what those hold, or what is mapped of it,
-    is taken, whichever is larger.
+    Pages that forked processes share are counted once for each, so the sum may be too high: see
+    `proportional`. Shared memory is in `scratch` (/dev/shm, a mapped file) or System V's as a rule;
+    what those hold, or what is mapped of it, is taken, whichever is larger.
     """
     threads = anonymous = shared = open_files = filters = 0
     numbers = []
@@ -63,7 +66,9 @@ def usage(first: int, *scratch: int) -> Usage:
 
 
 def proportional(first: int, *scratch: int) -> int:
-    """Return the memory of `usage`, shared pages counted once: exact, and slow (the kernel walks all page tables)."""
+    """Return the memory of `usage`, shared pages counted once: exact, and slow (the kernel walks
+    all page tables).
+    """
     anonymous = shared = 0
     for process in _descendants(first):
         try:
@@ -73,13 +78,16 @@ def proportional(first: int, *scratch: int) -> int:
             continue
         except OSError:  # it has ended
             continue
-        anonymous += (_number(text, b"\nPss_Anon:") + _number(text, b"\nSwapPss:")) * KIB + process.fixed
+        anonymous += (
+            _number(text, b"\nPss_Anon:") + _number(text, b"\nSwapPss:")
+        ) * KIB + process.fixed
         shared += _number(text, b"\nPss_Shmem:") * KIB
     return anonymous + max(shared, sum(map(_held, scratch)) + _system_v())
 
 
 class Unseen:
-    """What the kernel holds for the processes that is in no figure of theirs: as much as it can be at most.
+    """What the kernel holds for the processes that is in no figure of theirs: as much as it can be
+    at most.
 
     `socket_bytes` is what one socket can hold. It begins when none of them has started.
     """
@@ -92,10 +100,14 @@ class Unseen:
         """Of each process, as of when it was asked: the longest ago first."""
 
     def held(self, now: Usage, room: int) -> int:
-        """Return it. `room` is how much there may be: what takes long is only asked where that may be passed."""
+        """Return it. `room` is how much there may be: what takes long is only asked where that may
+        be passed.
+        """
         held = now.filters * _FILTER_BYTES + _sockets() * self._socket_bytes
         roomy = held + now.open_files * _OPEN_FILE_BYTES <= room
-        held += (now.open_files if roomy else sum(map(_open_files, now.processes))) * _OPEN_FILE_BYTES
+        held += (
+            now.open_files if roomy else sum(map(_open_files, now.processes))
+        ) * _OPEN_FILE_BYTES
         if held + len(now.processes) * self._most_mappings * _MAPPING_BYTES > room:
             held += self._of_mappings(now.processes)
         grown = max(0, _machine_s_shared() - self._shared_before - now.shared_bytes)
@@ -105,8 +117,13 @@ class Unseen:
 
     def _of_mappings(self, processes: Sequence[int]) -> int:
         """Ask one process how many it has, in turn: of 65,000 it takes 20 ms to list them."""
-        self._mappings = {number: many for number, many in self._mappings.items() if number in processes}
-        turn = next((each for each in processes if each not in self._mappings), next(iter(self._mappings), None))
+        self._mappings = {
+            number: many for number, many in self._mappings.items() if number in processes
+        }
+        turn = next(
+            (each for each in processes if each not in self._mappings),
+            next(iter(self._mappings), None),
+        )
         if turn is not None:
             self._mappings.pop(turn, None)
             self._mappings[turn] = _maps(turn).count(b"\n")
@@ -119,7 +136,9 @@ def _machine_s_shared() -> int:
 
 
 def _sockets() -> int:
-    """Return how many this network namespace has, those on their way or without a process included."""
+    """Return how many this network namespace has, those on their way or without a process
+    included.
+    """
     return _number(b"\n" + Path("/proc/self/net/sockstat").read_bytes(), b"\nsockets: used")
 
 
@@ -140,10 +159,11 @@ def _maps(process: int) -> bytes:
 
 
 def elsewhere(processes: Sequence[int]) -> int:
-    """Return what file systems in memory hold that are mounted in namespaces of the processes' own, and not in ours.
+    """Return what file systems in memory hold that are mounted in namespaces of the processes' own,
+    and not in ours.
 
-    One that is mounted over cannot be asked; nor can one be that a program of the job's own serves the way to, which
-    may take for ever.
+    One that is mounted over cannot be asked; nor can one be that a program of the job's own serves
+    the way to, which may take for ever.
     """
     known = {device for device, _ in _in_memory("self")}
     spaces: dict[str, int] = {}
@@ -164,11 +184,15 @@ def elsewhere(processes: Sequence[int]) -> int:
 
 
 def _in_memory(process: object) -> list[tuple[str, Path]]:
-    return mounts.in_memory(Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines())
+    return mounts.in_memory(
+        Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines()
+    )
 
 
 def on_disk(folder: int, processes: Sequence[int]) -> int:
-    """Return what the files below an open folder take on their disk, and those that only processes hold open."""
+    """Return what the files below an open folder take on their disk, and those that only processes
+    hold open.
+    """
     total = 0
     for _, _, names, descriptor in os.fwalk(".", dir_fd=folder):
         for name in names:
@@ -180,7 +204,9 @@ def on_disk(folder: int, processes: Sequence[int]) -> int:
             for each in Path(f"/proc/{process}/fd").iterdir():
                 with suppress(OSError):
                     status = each.stat()
-                    nameless[status.st_dev, status.st_ino] = status.st_blocks * 512 if status.st_nlink == 0 else 0
+                    nameless[status.st_dev, status.st_ino] = (
+                        status.st_blocks * 512 if status.st_nlink == 0 else 0
+                    )
     return total + sum(nameless.values())
 
 
@@ -196,7 +222,8 @@ class _Watched:
     """Swapped out or not."""
     shared: int
     fixed: int
-    """Page tables of what it has touched (a terabyte of nothing takes 2 GiB), and pages of files that it locked."""
+    """Page tables of what it has touched (a terabyte of nothing takes 2 GiB), and pages of files
+    that it locked."""
 
 
 def _descendants(first: int) -> Iterable[_Watched]:
@@ -214,7 +241,9 @@ def _descendants(first: int) -> Iterable[_Watched]:
         except OSError:  # it has ended
             continue
         anonymous = _number(text, _MEMORY) + _number(text, b"\nVmSwap:")
-        fixed = _number(text, b"\nVmPTE:") + min(_number(text, b"\nVmLck:"), _number(text, b"\nRssFile:"))
+        fixed = _number(text, b"\nVmPTE:") + min(
+            _number(text, b"\nVmLck:"), _number(text, b"\nRssFile:")
+        )
         sizes = [each * KIB for each in (anonymous, _number(text, b"\nRssShmem:"), fixed)]
         filters = max(0, _number(text, b"\nSeccomp_filters:") - 1)  # beside ours
         counts = threads, _number(text, b"\nFDSize:"), filters
@@ -227,7 +256,9 @@ def _descendants(first: int) -> Iterable[_Watched]:
 
 
 def _with_memory(process: Path) -> Path:
-    """Return where /proc tells of a process's memory: with a thread of it, where the first one has ended."""
+    """Return where /proc tells of a process's memory: with a thread of it, where the first one has
+    ended.
+    """
     if _MEMORY in (process / "status").read_bytes():
         return process
     threads = (process / "task").iterdir()
@@ -247,9 +278,11 @@ def _held(scratch: int) -> int:
 
 
 def _system_v() -> int:
-    """Return what shared memory segments of this IPC namespace hold, in memory or swapped out, mapped or not.
+    """Return what shared memory segments of this IPC namespace hold, in memory or swapped out,
+    mapped or not.
 
-    The last two columns of /proc/sysvipc/shm (ipc/shm.c); a kernel without System V's IPC has no such file.
+    The last two columns of /proc/sysvipc/shm (ipc/shm.c); a kernel without System V's IPC has no
+    such file.
     """
     try:
         segments = Path("/proc/sysvipc/shm").read_bytes().splitlines()[1:]

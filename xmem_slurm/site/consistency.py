@@ -12,7 +12,13 @@ WRITABLE = ("gres", "gpus-per-node", "gpus", "gpus-per-task")
 
 def problems(site: Site) -> list[str]:
     """Return a line for each; it begins with the key, as in the file."""
-    return [*_of_options(site), *_of_nodes(site), *_of_places(site), *_of_dialect(site), *_of_the_rest(site)]
+    return [
+        *_of_options(site),
+        *_of_nodes(site),
+        *_of_places(site),
+        *_of_dialect(site),
+        *_of_the_rest(site),
+    ]
 
 
 def _of_options(site: Site) -> Iterator[str]:
@@ -20,8 +26,16 @@ def _of_options(site: Site) -> Iterator[str]:
     kinds: dict[tuple[str, str | None, str | None], str] = {}
     for name, option in site.option.items():
         where = f"option.{name}"
-        if option.type is None and option.constraint is None and option.gres is None and option.share is None:
-            yield f"{where}: an option needs a GRES type, a constraint, or a gres: else it cannot be asked for"
+        if (
+            option.type is None
+            and option.constraint is None
+            and option.gres is None
+            and option.share is None
+        ):
+            yield (
+                f"{where}: an option needs a GRES type, a constraint, or a gres: else it cannot "
+                "be asked for"
+            )
         if option.both and (option.type is None or option.constraint is None):
             yield f"{where}: both = true needs a type and a constraint"
         feature = option.constraint if option.both or option.share is not None else None
@@ -32,7 +46,10 @@ def _of_options(site: Site) -> Iterator[str]:
             other = kinds.setdefault((kind, option.type, feature), name)
             if site.option[other].gpu != option.gpu:
                 remedy = "constraint" if option.share is not None else "constraint and both = true"
-                yield f"option.{other} and {where} have one type and different GPUs: give each a {remedy}"
+                yield (
+                    f"option.{other} and {where} have one type and different GPUs: give each a "
+                    f"{remedy}"
+                )
 
 
 def _of_share(name: str, site: Site) -> Iterator[str]:
@@ -40,15 +57,23 @@ def _of_share(name: str, site: Site) -> Iterator[str]:
     assert option.share is not None
     whole = site.option.get(option.share.of)
     if whole is None or whole.share is not None or whole.gpu != option.gpu:
-        yield f"option.{name}.share.of = {option.share.of!r}: not an option for whole GPUs of {option.gpu!r}"
+        yield (
+            f"option.{name}.share.of = {option.share.of!r}: not an option for whole GPUs of "
+            f"{option.gpu!r}"
+        )
     if option.share.least > option.share.per_gpu:
         yield f"option.{name}.share.least = {option.share.least}: a GPU has {option.share.per_gpu}"
     if "gres" not in site.dialect.options:
-        yield f"option.{name}.share: shares are asked for with --gres, which dialect.options does not have"
+        yield (
+            f"option.{name}.share: shares are asked for with --gres, which dialect.options does "
+            "not have"
+        )
 
 
 def _of_nodes(site: Site) -> Iterator[str]:
-    """Say of each group of nodes what it names that is not there, and which host is in two groups."""
+    """Say of each group of nodes what it names that is not there, and which host is in two
+    groups.
+    """
     groups_of: dict[str, list[str]] = {}
     for group in site.nodes:
         where = f"nodes {group.names}"
@@ -61,10 +86,16 @@ def _of_nodes(site: Site) -> Iterator[str]:
             groups_of.setdefault(host, []).append(group.names)
         for name in group.gpus:
             if name not in site.option:
-                yield f"{where}: gpus names {name!r}, which is not an option; there are {', '.join(site.option)}"
+                yield (
+                    f"{where}: gpus names {name!r}, which is not an option; there are "
+                    f"{', '.join(site.option)}"
+                )
         for partition in group.partitions:
             if partition not in site.partition:
-                yield f"{where}: partition {partition!r} is not defined; there are {', '.join(site.partition)}"
+                yield (
+                    f"{where}: partition {partition!r} is not defined; there are "
+                    f"{', '.join(site.partition)}"
+                )
         yield from (f"{where}: {line}" for line in _of_group(group, site))
     for host, groups in groups_of.items():
         if len(groups) > 1:
@@ -90,13 +121,21 @@ def _of_group(group: Nodes, site: Site) -> Iterator[str]:
         has_it = option.constraint in group.features and name not in group.gpus
         alike = any(site.option[n].type == option.type for n in group.gpus if n in site.option)
         if has_it and alike and _is_asked_for_by_feature(option, site):
-            yield f"features has {option.constraint!r}, by which option {name!r} is asked for, but gpus lacks it"
+            yield (
+                f"features has {option.constraint!r}, by which option {name!r} is asked for, but "
+                "gpus lacks it"
+            )
     if memory > group.memory_mib:
         yield f"host_memory_mib of all its GPUs is {memory}, and memory_mib {group.memory_mib}"
 
 
 def _is_asked_for_by_feature(option: GpuOption, site: Site) -> bool:
-    return option.type is None or option.both or option.share is not None or site.dialect.select == "constraint"
+    return (
+        option.type is None
+        or option.both
+        or option.share is not None
+        or site.dialect.select == "constraint"
+    )
 
 
 def _of_places(site: Site) -> Iterator[str]:
@@ -130,7 +169,10 @@ def _of_the_rest(site: Site) -> Iterator[str]:
     for key in ("partitions", "not_partitions"):
         for name in getattr(site.filter, key):
             if name not in site.partition:
-                yield f"filter.{key}: {name!r} is not a partition; there are {', '.join(site.partition)}"
+                yield (
+                    f"filter.{key}: {name!r} is not a partition; there are "
+                    f"{', '.join(site.partition)}"
+                )
     for name in site.job_submit.reason_for:
         if name not in site.option or site.option[name].type is None:
             yield f"job_submit.reason_for: {name!r} is not an option with a GRES type"

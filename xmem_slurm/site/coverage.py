@@ -1,7 +1,8 @@
 """Whose jobs does the site-wide filter look at? Asked of a site file's tables as they stand.
 
-pydantic would take longer than all else that a job waits for which is left alone. Where a table is not as `schema` has
-it, there may be a TypeError or an AttributeError; what is wrong with it `loading` says.
+pydantic would take longer than all else that a job waits for which is left alone. Where a table is
+not as `schema` has it, there may be a TypeError or an AttributeError; what is wrong with it
+`loading` says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,14 @@ def has_user(tables: Tables, user: str) -> bool:
     return covered.get("mode") != "off" and _is_among(covered, "users", {user})
 
 
-def has_job(tables: Tables, command: str, account: str | None, partitions: Sequence[str], *, opted_in: bool) -> bool:
+def has_job(
+    tables: Tables, command: str, account: str | None, partitions: Sequence[str], *, opted_in: bool
+) -> bool:
     """Whether a job of such a user is looked at; `partitions` are those that it names."""
     covered = tables.get("filter", {})
-    defaults = [name for name, partition in tables.get("partition", {}).items() if partition.get("default")]
+    defaults = [
+        name for name, partition in tables.get("partition", {}).items() if partition.get("default")
+    ]
     return (
         command in covered.get("commands", COMMANDS)
         and (opted_in or not covered.get("opt_in"))
@@ -34,4 +39,6 @@ def has_job(tables: Tables, command: str, account: str | None, partitions: Seque
 def _is_among(covered: Tables, key: str, names: set[str | None]) -> bool:
     """Whether the names are all in the list `key`, if there is one, and none in `not_key`."""
     wanted = covered.get(key)
-    return not names & set(covered.get(f"not_{key}", ())) and (not wanted or (bool(names) and names <= set(wanted)))
+    return not names & set(covered.get(f"not_{key}", ())) and (
+        not wanted or (bool(names) and names <= set(wanted))
+    )

@@ -24,7 +24,11 @@ def load_site(path: Path) -> Site:
     """
     site, problems = examine(path)
     if site is None or problems:
-        more = f"; {len(problems) - 3} more: `xmem-slurm site check` lists them" if len(problems) > 3 else ""
+        more = (
+            f"; {len(problems) - 3} more: `xmem-slurm site check` lists them"
+            if len(problems) > 3
+            else ""
+        )
         raise SiteError(f"{path}: {'; '.join(problems[:3])}{more}")
     return site
 
@@ -32,7 +36,8 @@ def load_site(path: Path) -> Site:
 def examine(path: Path) -> tuple[Site | None, list[str]]:
     """Read a site file and say all that is wrong with it; None where it is not by the schema.
 
-    What its parts say of each other is looked at there, too, without those that the schema does not allow.
+    What its parts say of each other is looked at there, too, without those that the schema does not
+    allow.
 
     Raises:
         SiteError: it cannot be read, or is no TOML.
@@ -78,11 +83,16 @@ def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
     unknown = unknown_gpus(site, catalogue)
     if unknown:
         raise SiteError(f"site {site.name}: {'; '.join(unknown)}")
-    return {name: _as_measured(catalogue[option.gpu], option, site) for name, option in site.option.items()}
+    return {
+        name: _as_measured(catalogue[option.gpu], option, site)
+        for name, option in site.option.items()
+    }
 
 
 def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
-    """Return a line for each option whose GPU the catalogue does not have, with the entries that are near."""
+    """Return a line for each option whose GPU the catalogue does not have, with the entries that
+    are near.
+    """
     lines = []
     for name, option in site.option.items():
         if option.gpu not in catalogue:
@@ -93,12 +103,23 @@ def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
 
 
 def _as_measured(gpu: Gpu, option: GpuOption, site: Site) -> Gpu:
-    """Return the catalogue's entry with what was measured of the option's GPU; of a share's, on the whole one."""
-    whole = site.option[option.share.of] if option.measured is None and option.share is not None else option
+    """Return the catalogue's entry with what was measured of the option's GPU; of a share's, on the
+    whole one.
+    """
+    whole = (
+        site.option[option.share.of]
+        if option.measured is None and option.share is not None
+        else option
+    )
     if whole.measured is None:
         return gpu
-    figures = {"context_bytes": whole.measured.context_bytes, "nccl_bytes": whole.measured.nccl_bytes}
-    return gpu.model_copy(update={**figures, "context_source": whole.measured.source, "context_measured": True})
+    figures = {
+        "context_bytes": whole.measured.context_bytes,
+        "nccl_bytes": whole.measured.nccl_bytes,
+    }
+    return gpu.model_copy(
+        update={**figures, "context_source": whole.measured.source, "context_measured": True}
+    )
 
 
 def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
@@ -126,7 +147,9 @@ _MOST_MENDED = 100
 
 
 def _mended(content: dict[str, Any]) -> tuple[Site | None, set[str]]:
-    """Return a site without what is not by the schema, and what must not be said of it, as that is why."""
+    """Return a site without what is not by the schema, and what must not be said of it, as that is
+    why.
+    """
     gone: set[str] = set()
     for _ in range(_MOST_MENDED):
         try:
@@ -137,7 +160,11 @@ def _mended(content: dict[str, Any]) -> tuple[Site | None, set[str]]:
             for part in path[:-1]:
                 tables.append(tables[-1][part])
             last = path[-1] if path else None
-            if isinstance(last, str) and last in _STAND_INS and tables[-1].get(last) != _STAND_INS[last]:
+            if (
+                isinstance(last, str)
+                and last in _STAND_INS
+                and tables[-1].get(last) != _STAND_INS[last]
+            ):
                 tables[-1][last] = _STAND_INS[last]
                 continue
             while tables and not (
@@ -153,7 +180,9 @@ def _mended(content: dict[str, Any]) -> tuple[Site | None, set[str]]:
 
 
 def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
-    """Name the key and say what is wrong with it; for a key that does not exist, which keys there are."""
+    """Name the key and say what is wrong with it; for a key that does not exist, which keys there
+    are.
+    """
     where = ".".join(map(str, error["loc"])) or "file"
     if error["type"] != "extra_forbidden":
         return f"{where}: {error['msg']}"
@@ -161,7 +190,9 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _keys_beside(location: Iterable[int | str], model: type[BaseModel]) -> list[str]:
-    """Return the keys of the table that `location` ends in, following the schema down from `model`."""
+    """Return the keys of the table that `location` ends in, following the schema down from
+    `model`.
+    """
     *path, _ = location
     schema = model.model_json_schema()
     table = schema

@@ -1,4 +1,6 @@
-"""Where is the site file, and what stands in it, as far as that must be known before there is time to check it?"""
+"""Where is the site file, and what stands in it, as far as that must be known before there is time
+to check it?
+"""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +11,8 @@ from xmem_slurm.errors import SiteError
 from xmem_slurm.state import silent
 
 QUEUE_SECONDS = 120.0
-"""How long a submission waits for its dry run's turn where the site file does not say (`schema.DryRuns`)."""
+"""How long a submission waits for its dry run's turn where the site file does not say
+(`schema.DryRuns`)."""
 PER_USER = 2
 """How many dry runs of one user run at once where it does not say."""
 FILTER_SECONDS = 30.0
@@ -19,7 +22,8 @@ UNASKED_SECONDS = 30.0
 
 
 def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Say which site file holds: the one named, else XMEM_SITE, else the cluster's, else the user's.
+    """Say which site file holds: the one named, else XMEM_SITE, else the cluster's, else the
+    user's.
 
     Raises:
         SiteError: none of them exists.
@@ -107,4 +111,6 @@ def site_places() -> tuple[Path, ...]:
     """Return where a site file is looked for, the first one first."""
     import platformdirs  # noqa: PLC0415 - not where the site file is named
 
-    return Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path("xmem-slurm") / "site.toml"
+    return Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path(
+        "xmem-slurm"
+    ) / "site.toml"

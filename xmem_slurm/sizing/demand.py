@@ -10,10 +10,16 @@ def demand_of(request: Request, site: Site) -> Demand:
     """Return what a request leaves open, in the site's words."""
     shares = [each for each in request.accelerators if each.resource in gres.SHARED]
     if shares:
-        named = [name for name, option in site.option.items() if _is_share_of(option, shares[0], site)]
+        named = [
+            name for name, option in site.option.items() if _is_share_of(option, shares[0], site)
+        ]
     else:
         types = request.gpu_types
-        named = [name for name, option in site.option.items() if option.share is None and option.type in types]
+        named = [
+            name
+            for name, option in site.option.items()
+            if option.share is None and option.type in types
+        ]
     return Demand(
         gpus_per_node=request.gpus_per_node or 1,
         option=named[0] if len(named) == 1 else None,
@@ -38,7 +44,9 @@ def _is_share_of(option: GpuOption, asked: GpuRequest, site: Site) -> bool:
 
 
 def memory_per_node(request: Request) -> int:
-    """Return the host memory that the request wants of a node, in bytes; 0 where it leaves that to the site."""
+    """Return the host memory that the request wants of a node, in bytes; 0 where it leaves that to
+    the site.
+    """
     amounts = {setting.name: gres.parse_memory(setting.value or "0") for setting in request.memory}
     per_gpu = amounts.get("mem-per-gpu", 0) * (request.gpus_per_node or 1)
     return amounts.get("mem", 0) or amounts.get("mem-per-cpu", 0) * request.cpus_per_node or per_gpu

@@ -1,4 +1,6 @@
-"""What do dry runs say of which GPUs? There is one for each kind of GPU, of rank 0 and others, of an array's ends."""
+"""What do dry runs say of which GPUs? There is one for each kind of GPU, of rank 0 and others, of
+an array's ends.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,21 +19,21 @@ from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.trace import Noted, Trace, cannot_run, fail_on_any_gpu, waits_for_input
 from xmem_slurm.units import listed
 
-# Note [Tasks of an array]
-# The ends of an array are run first, as sweeps grow. Where its tasks cannot differ (`array_tasks.may_differ`), the ends
-# stand for all. Where they can, what some need says little of the others: the sixth may be the one with the large
-# model. So more are run while the budget has time, with enough left for another kind of GPU; and unless all were, the
-# job gets no smaller GPU than the one that it asks for. Whoever names tasks (--xmem-array-tasks) answers for the
-# others. On other kinds of GPU only the task that needed the most is run.
+# Note [Tasks of an array] The ends of an array are run first, as sweeps grow. Where its tasks
+# cannot differ (`array_tasks.may_differ`), the ends stand for all. Where they can, what some need
+# says little of the others: the sixth may be the one with the large model. So more are run while
+# the budget has time, with enough left for another kind of GPU; and unless all were, the job gets
+# no smaller GPU than the one that it asks for. Whoever names tasks (--xmem-array-tasks) answers for
+# the others. On other kinds of GPU only the task that needed the most is run.
 
 
 @dataclass
 class DryRunsByKind:
     """The dry runs of one job: one for each kind of GPU, and one budget for all of them.
 
-    What a job allocates depends on the GPU (attention kernels, library workspaces, what the job reads of it), so a
-    trace speaks for the GPUs of its own compute capability and number of multiprocessors only. All components of a job
-    are shown the same kind at a time.
+    What a job allocates depends on the GPU (attention kernels, library workspaces, what the job
+    reads of it), so a trace speaks for the GPUs of its own compute capability and number of
+    multiprocessors only. All components of a job are shown the same kind at a time.
     """
 
     order: DryRunOrder
@@ -70,14 +72,18 @@ class DryRunsByKind:
         return kind_of(self.gpus[name])
 
     def _run(self, name: str) -> Orders[Sequence[Trace] | NoEstimate]:
-        """Want the job, or the tasks of its array that stand for it, run on this option's kind of GPU."""
+        """Want the job, or the tasks of its array that stand for it, run on this option's kind of
+        GPU.
+        """
         try:
             tasks = self.order.array_tasks or self.order.job.array
             if not tasks:
                 traces = yield from self._run_job(self.order.job, name)
             elif self.tasks:
                 most = max(self.tasks, key=lambda task: self.tasks[task])
-                traces = self._of_task(most, (yield from self._run_job(self.order.job.as_task(most), name)))
+                traces = self._of_task(
+                    most, (yield from self._run_job(self.order.job.as_task(most), name))
+                )
             else:
                 traces = yield from self._run_tasks(tasks, name)
             self.order = ranks.on_another_gpu(self.order, traces)
@@ -134,23 +140,35 @@ class DryRunsByKind:
         return int(self.order.job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0) - len(self.tasks)
 
     def _with_array(self, trace: Trace) -> Trace:
-        """Say so in the trace if it stands for tasks of an array that were not run, and may need more."""
+        """Say so in the trace if it stands for tasks of an array that were not run, and may need
+        more.
+        """
         named = bool(self.order.array_tasks)
         if not (self.tasks_differ or named) or self._tasks_not_run <= 0:
             return trace
         count = self.order.job.environ["SLURM_ARRAY_TASK_COUNT"]
         plural = "s" if len(self.tasks) > 1 else ""
         words = f"of the array's {count} tasks only task{plural} {listed(sorted(self.tasks))} ran"
-        words += "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
+        words += (
+            "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
+        )
         words += "".join(f"; {each}" for each in self.failed_tasks)
-        return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)])
+        return replace(
+            trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)]
+        )
 
 
 def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
-    """Whether nothing is in doubt of a job but whether its other ranks are like the one that was run."""
+    """Whether nothing is in doubt of a job but whether its other ranks are like the one that was
+    run.
+    """
     used = [trace for trace in traces if trace.allocations]
-    known = {Doubt.OTHER_BATCHES} | ({Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set())
-    priced = {noted.doubt for trace in used for noted in trace.doubts if noted.doubt.price is not None}
+    known = {Doubt.OTHER_BATCHES} | (
+        {Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set()
+    )
+    priced = {
+        noted.doubt for trace in used for noted in trace.doubts if noted.doubt.price is not None
+    }
     return priced <= known and all(trace.came_to_its_end for trace in used)
 
 
@@ -194,11 +212,13 @@ class ComponentEstimates:
         return result
 
     def fits(self, name: str) -> Orders[bool]:
-        """Whether the component fits option `name`; on a kind of GPU not tried yet, by a dry run if that could succeed.
+        """Whether the component fits option `name`; on a kind of GPU not tried yet, by a dry run if
+        that could succeed.
 
-        It is not tried where the component does not fit by the traces at hand, or where the budget has no room for
-        another run; and it does not fit where that run fails, as that of a torch that was not built for the GPU does.
-        The next option is dearer, never too small. A script that stops by itself is told at once.
+        It is not tried where the component does not fit by the traces at hand, or where the budget
+        has no room for another run; and it does not fit where that run fails, as that of a torch
+        that was not built for the GPU does. The next option is dearer, never too small. A script
+        that stops by itself is told at once.
         """
         gpu = self.dry_runs.gpus[name]
         if not self.has_kernels(name):
@@ -219,7 +239,9 @@ class ComponentEstimates:
             return False
 
     def _estimate(self, name: str) -> Orders[Estimate | NoEstimate]:
-        """Make an estimate of the component's own traces; all that was read counts, whoever of the job read it."""
+        """Make an estimate of the component's own traces; all that was read counts, whoever of the
+        job read it.
+        """
         try:
             traces = yield from self.dry_runs.on(name)
         except NoEstimate as error:
@@ -228,15 +250,20 @@ class ComponentEstimates:
         self.arch_list = next((trace.arch_list for trace in own if trace.arch_list), self.arch_list)
         files = [file for trace in traces for file in trace.files]
         if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
-            return NoEstimate("no process of its own used GPU memory in the dry run", files, on_any_gpu=True)
+            return NoEstimate(
+                "no process of its own used GPU memory in the dry run", files, on_any_gpu=True
+            )
         if not self.has_kernels(name):
-            return NoEstimate(without_kernels(name, self.dry_runs.gpus[name], self.arch_list), files)
+            return NoEstimate(
+                without_kernels(name, self.dry_runs.gpus[name], self.arch_list), files
+            )
         try:
             return estimate(own, name, self.dry_runs.gpus[name], self.dry_runs.experience)
         except NoEstimate as error:
             by_itself = fail_on_any_gpu(own)
             excused = any(
-                trace.has(Doubt.SET_UP) or (trace.failure is not None and trace.failure.offline) for trace in own
+                trace.has(Doubt.SET_UP) or (trace.failure is not None and trace.failure.offline)
+                for trace in own
             )
             fails = (by_itself or error.fails) and not excused and cannot_run(str(error))
             failed = NoEstimate(str(error), files, on_any_gpu=by_itself or fails, fails=fails)
@@ -280,4 +307,7 @@ def estimate_on(
 def without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:
     """Say that the job's torch cannot run on a GPU."""
     compiled = ", ".join(arch_list)
-    return f"the job's torch has no kernels for {name} (compute capability {gpu.capability}): it has {compiled}"
+    return (
+        f"the job's torch has no kernels for {name} (compute capability {gpu.capability}): it "
+        f"has {compiled}"
+    )

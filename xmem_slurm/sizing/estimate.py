@@ -1,10 +1,11 @@
 """From traces to bytes: how much GPU memory a job needs, what it is made of, and how sure that is.
 
-What a GPU must hold is the least memory for torch's allocator that is enough for the job (`allocator.fit`), what the
-process holds outside it (CUDA context, loaded kernels: the catalogue's figure for that GPU), and a margin for what the
-dry run could not see. Whether a job fits a GPU is a replay of its trace against that GPU's capacity, by the same rule,
-not a comparison with the peak: under pressure the allocator frees its cache and tries again. Left alone it reserves
-more: where batches differ in shape, many times what the job needs.
+What a GPU must hold is the least memory for torch's allocator that is enough for the job
+(`allocator.fit`), what the process holds outside it (CUDA context, loaded kernels: the catalogue's
+figure for that GPU), and a margin for what the dry run could not see. Whether a job fits a GPU is a
+replay of its trace against that GPU's capacity, by the same rule, not a comparison with the peak:
+under pressure the allocator frees its cache and tries again. Left alone it reserves more: where
+batches differ in shape, many times what the job needs.
 """
 
 import re
@@ -29,23 +30,27 @@ from xmem_slurm.units import MIB, round_up
 
 @dataclass(frozen=True)
 class RankEstimate:
-    """One process of the job. Sizes in bytes; `breakdown` is what was allocated when the most was."""
+    """One process of the job. Sizes in bytes; `breakdown` is what was allocated when the most
+    was.
+    """
 
     trace: Trace
     replay: Replay
     """Without a limit."""
     fits_in_bytes: int
-    """The least that torch's allocator must be able to have (`smallest_capacity`), whatever libraries choose."""
+    """The least that torch's allocator must be able to have (`smallest_capacity`), whatever
+    libraries choose."""
     margin: Margin
     margin_bytes: int
     outside_allocator_bytes: int
     doubts: Sequence[Noted]
     """Everything that the dry run could not see."""
     bound_bytes: int = 0
-    """Of `fits_in_bytes`: what is there in case libraries choose what takes the most (`Trace.bounds`), and what may be
-    freed later than it was here."""
+    """Of `fits_in_bytes`: what is there in case libraries choose what takes the most
+    (`Trace.bounds`), and what may be freed later than it was here."""
     beside_bytes: int = 0
-    """Of what lies outside its allocator: what other processes of the job need on the same GPU at the same time."""
+    """Of what lies outside its allocator: what other processes of the job need on the same GPU at
+    the same time."""
 
     @property
     def required_bytes(self) -> int:
@@ -56,9 +61,10 @@ class RankEstimate:
     def peak_reserved_bytes(self) -> int:
         """What torch's allocator reserves where there is room for everything.
 
-        Steps that are left out of the trace filled its cache, too, and left it with other holes: torch's own peak has
-        them. It has nothing of calls that were skipped, and of what the dry run added to the trace, by which more is
-        asked for than torch ever was (how much is allocated for the same requests hangs on the holes).
+        Steps that are left out of the trace filled its cache, too, and left it with other holes:
+        torch's own peak has them. It has nothing of calls that were skipped, and of what the dry
+        run added to the trace, by which more is asked for than torch ever was (how much is
+        allocated for the same requests hangs on the holes).
         """
         recorded, seen = self.trace.recorded, self.trace.seen
         ran_all = seen is None or not seen.skipped
@@ -76,7 +82,10 @@ class RankEstimate:
 
         `setting` is one of the allocator that is put behind the job's own.
         """
-        settings = parse(",".join(filter(None, [self.trace.allocator_settings, setting])), self.trace.torch_version)
+        settings = parse(
+            ",".join(filter(None, [self.trace.allocator_settings, setting])),
+            self.trace.torch_version,
+        )
         run = replay(self.trace, self.capacity_on(gpu), settings)
         if run.suffices and self.trace.bounds:
             at_most = replay(self.trace, self.capacity_on(gpu), settings, at_most=True)
@@ -118,7 +127,9 @@ class Estimate:
 
     @property
     def uses_more(self) -> bool:
-        """Whether a job left alone takes more than it is said to need, as its user will see; less is the margin's."""
+        """Whether a job left alone takes more than it is said to need, as its user will see; less
+        is the margin's.
+        """
         return self.uses_up_to_bytes > self.required_bytes
 
     @property
@@ -141,16 +152,30 @@ class Estimate:
         """Why the margin is wider than the least, and what was not run, one line each."""
         wider = [_sentence(noted) for noted in self.doubts if noted.doubt.price is not None]
         not_run = _others_not_run([rank.trace for rank in self.ranks])
-        added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
+        added = (
+            ["processes that ran at once on one GPU are added up"]
+            if self.largest.beside_bytes
+            else []
+        )
         promise = self.largest.margin.probability
         is_little = promise is not None and promise < margins.LEAST_PROMISE
-        little = [f"that margin is enough for less than {margins.LEAST_PROMISE:.0%} of such jobs"] if is_little else []
+        little = (
+            [f"that margin is enough for less than {margins.LEAST_PROMISE:.0%} of such jobs"]
+            if is_little
+            else []
+        )
         return list(dict.fromkeys([*wider, *not_run, *added, *little]))
 
     @property
     def first_reason(self) -> str:
-        """The reason that may cost the most, without what follows from it: what a job does unseen, else the dearest."""
-        wider = [noted for noted in self.doubts if noted.doubt.price is not None and noted.doubt is not Doubt.SET_UP]
+        """The reason that may cost the most, without what follows from it: what a job does unseen,
+        else the dearest.
+        """
+        wider = [
+            noted
+            for noted in self.doubts
+            if noted.doubt.price is not None and noted.doubt is not Doubt.SET_UP
+        ]
         unseen = [noted for code in NOT_SEEN for noted in wider if noted.doubt is code]
         by_price = sorted(wider, key=lambda noted: -(noted.share or noted.doubt.price or 0.0))
         words = [_sentence(noted) for noted in (unseen or by_price)[:1]] or self.reasons[:1]
@@ -165,16 +190,23 @@ class Estimate:
         return "medium" if self.reasons else "high"
 
     def fits(self, gpu: Gpu) -> bool:
-        """Whether every rank runs to its end on `gpu`, with its margin to spare, and does not live on retries."""
+        """Whether every rank runs to its end on `gpu`, with its margin to spare, and does not live
+        on retries.
+        """
         return all(rank.failure_on(gpu) is None for rank in self.ranks)
 
 
-def margin_of(doubts: Iterable[Doubt], capability: str, own: Mapping[Doubt, float] = MappingProxyType({})) -> Margin:
+def margin_of(
+    doubts: Iterable[Doubt], capability: str, own: Mapping[Doubt, float] = MappingProxyType({})
+) -> Margin:
     """Return the margin of a run with these doubts on a GPU of this compute capability.
 
-    Doubts that change no size do not count. `own` has the price of those whose price follows from what was seen.
+    Doubts that change no size do not count. `own` has the price of those whose price follows from
+    what was seen.
     """
-    priors = {each.code: max(each.price, own.get(each, 0)) for each in doubts if each.price is not None}
+    priors = {
+        each.code: max(each.price, own.get(each, 0)) for each in doubts if each.price is not None
+    }
     return margins.margin(priors.keys(), capability, priors)
 
 
@@ -184,15 +216,19 @@ def margin_bytes(margin: Margin, allocator_bytes: int) -> int:
 
 
 def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
-    """Bytes that torch's allocator can have on `gpu` if `kept_bytes` must stay free beside the CUDA context."""
+    """Bytes that torch's allocator can have on `gpu` if `kept_bytes` must stay free beside the CUDA
+    context.
+    """
     return max(0, gpu.total_bytes - gpu.context_bytes - kept_bytes)
 
 
-def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Experience = NO_EXPERIENCE) -> Estimate:
+def estimate(
+    traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Experience = NO_EXPERIENCE
+) -> Estimate:
     """Estimate a job from the traces of one dry run on `gpu`, and from what earlier jobs showed.
 
-    Processes that used no GPU memory (launchers, data loaders) do not count; but a rank of which no process did, as it
-    failed before, leaves no estimate.
+    Processes that used no GPU memory (launchers, data loaders) do not count; but a rank of which no
+    process did, as it failed before, leaves no estimate.
 
     Raises:
         NoEstimate: no process used GPU memory, or one ended too early to be trusted; says why.
@@ -204,32 +240,44 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Exper
             raise NoEstimate(words, fails=cannot_run(words))
     ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
-        failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
-        raise NoEstimate(f"{min(failed)[1]}{_after_set_up(traces)}" if failed else "no process used GPU memory")
+        failed = [
+            (trace.lived[1], trace.error) for trace in traces if trace.error
+        ]  # a launcher ends after its workers
+        raise NoEstimate(
+            f"{min(failed)[1]}{_after_set_up(traces)}" if failed else "no process used GPU memory"
+        )
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 
 _BUCKET_BYTES = 25 * MIB
-"""Gradients in one of DDP's buckets (`bucket_cap_mb`, torch/nn/parallel/distributed.py, 2.4 to 2.15)..."""
+"""Gradients in one of DDP's buckets (`bucket_cap_mb`, torch/nn/parallel/distributed.py, 2.4 to
+2.15)..."""
 _EDGE_BYTES = 20 * MIB
-"""...and the segment of one with less than 10 MiB, as the first and the last may be (kLargeBuffer in
-c10/cuda/CUDACachingAllocator.cpp)."""
+"""...and the segment of one with less than 10 MiB, as the first and the last may be (kLargeBuffer
+in c10/cuda/CUDACachingAllocator.cpp)."""
 
 
 def _freed_late(trace: Trace) -> int:
-    """Return the bytes that were free here when others were asked for, and may not be on a GPU: DDP's first buckets.
+    """Return the bytes that were free here when others were asked for, and may not be on a GPU:
+    DDP's first buckets.
 
     Each is a segment of its own, of whole pages.
     """
     gradients = sum(noted.count for noted in trace.doubts if noted.doubt is Doubt.DDP_BUCKETS)
     if not gradients:
         return 0
-    return round_up(gradients + gradients // _BUCKET_BYTES * ROUND_LARGE + 2 * _EDGE_BYTES, GRANULARITY)
+    return round_up(
+        gradients + gradients // _BUCKET_BYTES * ROUND_LARGE + 2 * _EDGE_BYTES, GRANULARITY
+    )
 
 
 def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
-    """Add what was beside a process. Which of them peak together is not known: each is taken at its peak."""
-    others = [each.required_bytes for each in ranks if each is not rank and each.trace.beside(rank.trace)]
+    """Add what was beside a process. Which of them peak together is not known: each is taken at its
+    peak.
+    """
+    others = [
+        each.required_bytes for each in ranks if each is not rank and each.trace.beside(rank.trace)
+    ]
     outside = rank.outside_allocator_bytes + sum(others)
     return replace(rank, outside_allocator_bytes=outside, beside_bytes=sum(others))
 
@@ -243,7 +291,9 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
     if trace.failed:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
-        raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")
+        raise NoEstimate(
+            f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more"
+        )
     for noted in trace.doubts:
         if noted.doubt in NO_ESTIMATE:
             raise NoEstimate(_sentence(noted))
@@ -254,7 +304,9 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
     fits_in = room_for_bounds(trace, as_seen) + _freed_late(trace)
     margin = _margin(doubts, engine_of(trace), gpu, experience)
     if experience.ran_out is not None:
-        ran_out = Noted(Doubt.RAN_OUT, experience.ran_out.words, share=experience.ran_out.share_of(fits_in))
+        ran_out = Noted(
+            Doubt.RAN_OUT, experience.ran_out.words, share=experience.ran_out.share_of(fits_in)
+        )
         doubts.append(ran_out)
         margin = max(margin, Margin(ran_out.share or 0.0), key=lambda each: each.share)
     kept = margin_bytes(margin, fits_in)
@@ -263,9 +315,11 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
 
 
 def _margin(doubts: Sequence[Noted], engine: str, gpu: Gpu, experience: Experience) -> Margin:
-    """Return the margin of jobs like this one, unless a price of its own is more; else of what was measured.
+    """Return the margin of jobs like this one, unless a price of its own is more; else of what was
+    measured.
 
-    Where so many of them ran out of memory that little can be promised, it is no less than what was measured.
+    Where so many of them ran out of memory that little can be promised, it is no less than what was
+    measured.
     """
     own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
     priced = frozenset(noted.code for noted in doubts if noted.doubt.price is not None)
@@ -279,12 +333,18 @@ def _margin(doubts: Sequence[Noted], engine: str, gpu: Gpu, experience: Experien
 
 
 def engine_of(trace: Trace) -> str:
-    """Return how a job was run: "device", on stand-in CUDA libraries, or "profile", for real on the CPU."""
+    """Return how a job was run: "device", on stand-in CUDA libraries, or "profile", for real on the
+    CPU.
+    """
     return "profile" if trace.has(Doubt.PROFILE_ENGINE) else "device"
 
 
 def _doubts(trace: Trace) -> list[Noted]:
-    growing = [Noted(Doubt.GROWING, f"ended by {trace.state} after {_steps(trace)}")] if trace.growing else []
+    growing = (
+        [Noted(Doubt.GROWING, f"ended by {trace.state} after {_steps(trace)}")]
+        if trace.growing
+        else []
+    )
     stopped = [Noted(Doubt.STOPPED, trace.error)] if trace.error is not None else []
     return [*trace.doubts, *growing, *stopped]
 
@@ -295,7 +355,9 @@ def _sentence(noted: Noted) -> str:
 
 def _after_set_up(traces: Sequence[Trace]) -> str:
     """Say which line had failed by then that sets up what a script needs: it may be why."""
-    details = [noted.detail for trace in traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP]
+    details = [
+        noted.detail for trace in traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP
+    ]
     return f"; before that failed {details[0]}" if details else ""
 
 
@@ -314,7 +376,11 @@ def _others_not_run(traces: Sequence[Trace]) -> list[str]:
     for trace in traces:
         worlds.get(trace.world_size, set()).add(trace.rank)
     alike = {trace.world_size for trace in traces if trace.has(Doubt.RANKS_ALIKE)}
-    return [_ran(sorted(ranks), size) for size, ranks in worlds.items() if len(ranks) < size and size not in alike]
+    return [
+        _ran(sorted(ranks), size)
+        for size, ranks in worlds.items()
+        if len(ranks) < size and size not in alike
+    ]
 
 
 def _ran(ranks: Sequence[int], size: int) -> str:

@@ -1,4 +1,6 @@
-"""What do the processes of a job hold of a node's host memory in large pieces, and does the job ask for as much?"""
+"""What do the processes of a job hold of a node's host memory in large pieces, and does the job ask
+for as much?
+"""
 
 from typing import NamedTuple
 
@@ -9,10 +11,12 @@ EXACT = 1 / 32
 
 
 class NodeMemory(NamedTuple):
-    """Bytes of a node: `each` of its processes holds so many in large pieces, weights before they go to a GPU included.
+    """Bytes of a node: `each` of its processes holds so many in large pieces, weights before they
+    go to a GPU included.
 
-    The job asks for `asked`, 0 where it leaves that to the site; the largest nodes that have these GPUs have `node`, 0
-    where that is in no question. As it is written, it takes `as_written` of a node.
+    The job asks for `asked`, 0 where it leaves that to the site; the largest nodes that have these
+    GPUs have `node`, 0 where that is in no question. As it is written, it takes `as_written` of a
+    node.
     """
 
     each: int
@@ -28,7 +32,9 @@ class NodeMemory(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether a node has it, or the job as it is written has as little room: then a way is none the worse."""
+        """Whether a node has it, or the job as it is written has as little room: then a way is none
+        the worse.
+        """
         return self.needed <= max(self.node, (1 + EXACT) * self.as_written)
 
     @property
@@ -39,5 +45,8 @@ class NodeMemory(NamedTuple):
             no_worse = ", and the job as it is written takes as much" if self.fits else ""
             return f"{needed} on each node, which has {human(self.node)}{no_worse}"
         if 0 < self.asked < self.needed:
-            return f"{needed} on each node, of which the job asks for {human(self.asked)}: ask for more"
+            return (
+                f"{needed} on each node, of which the job asks for {human(self.asked)}: ask for "
+                "more"
+            )
         return ""

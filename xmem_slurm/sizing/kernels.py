@@ -1,8 +1,10 @@
-"""Has a torch kernels for a GPU? By what it was compiled for, as `torch.cuda.get_arch_list()` has it.
+"""Has a torch kernels for a GPU? By what it was compiled for, as `torch.cuda.get_arch_list()` has
+it.
 
-`sm_80` is machine code: it runs on GPUs of the same major number and the same minor or a later one. `compute_90` is
-PTX, which the driver compiles for that compute capability and every later one. `sm_90a` is for 9.0 alone, and `sm_100f`
-for its family (CUDA C++ Programming Guide, "Binary Compatibility", "PTX Compatibility", "Family-Specific Features").
+`sm_80` is machine code: it runs on GPUs of the same major number and the same minor or a later one.
+`compute_90` is PTX, which the driver compiles for that compute capability and every later one.
+`sm_90a` is for 9.0 alone, and `sm_100f` for its family (CUDA C++ Programming Guide, "Binary
+Compatibility", "PTX Compatibility", "Family-Specific Features").
 """
 
 import re
@@ -12,10 +14,14 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def run_on(arch_list: Sequence[str], capability: str) -> bool:
-    """Whether one of these runs on GPUs of this compute capability ("7.0"); an empty list is one that is not known."""
+    """Whether one of these runs on GPUs of this compute capability ("7.0"); an empty list is one
+    that is not known.
+    """
     major, minor = map(int, capability.split("."))
     matches = [each for each in map(_ARCHITECTURE.fullmatch, arch_list) if each is not None]
-    return not matches or any(_runs(each[1], int(each[2]), int(each[3]), each[4], (major, minor)) for each in matches)
+    return not matches or any(
+        _runs(each[1], int(each[2]), int(each[3]), each[4], (major, minor)) for each in matches
+    )
 
 
 def _runs(kind: str, major: int, minor: int, only: str, on: tuple[int, int]) -> bool:

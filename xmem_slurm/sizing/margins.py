@@ -1,12 +1,15 @@
-"""How much is added to an estimate, and with what probability is that enough? By what the dry run could not see.
+"""How much is added to an estimate, and with what probability is that enough? By what the dry run
+could not see.
 
-Where runs were measured on real GPUs, the rule is split conformal prediction: of n shortfalls (measured / estimated
-- 1) the k-th smallest, k = ceil((n + 1) x coverage), is enough for the next run with that probability, if it is like
-those measured. `python -m benchmarks.margins` takes them from benchmarks/data and writes site-config/margins.toml;
-nothing is fitted by hand. What jobs of one's own or of a site really used (`outcomes.learning`) goes before what ships,
-for runs of the same engine, GPU and doubts. Where nothing was measured, a prior stands in, and promises nothing; so it
-does for what libraries choose on GPUs of another compute capability than those measured. Source: Lei et al.,
-"Distribution-Free Predictive Inference for Regression", JASA 113 (2018); docs/accuracy.md has the figures.
+Where runs were measured on real GPUs, the rule is split conformal prediction: of n shortfalls
+(measured / estimated - 1) the k-th smallest, k = ceil((n + 1) x coverage), is enough for the next
+run with that probability, if it is like those measured. `python -m benchmarks.margins` takes them
+from benchmarks/data and writes site-config/margins.toml; nothing is fitted by hand. What jobs of
+one's own or of a site really used (`outcomes.learning`) goes before what ships, for runs of the
+same engine, GPU and doubts. Where nothing was measured, a prior stands in, and promises nothing; so
+it does for what libraries choose on GPUs of another compute capability than those measured. Source:
+Lei et al., "Distribution-Free Predictive Inference for Regression", JASA 113 (2018);
+docs/accuracy.md has the figures.
 """
 
 import functools
@@ -21,15 +24,18 @@ from xmem_slurm.allocator.fit import RESOLUTION
 
 FILE = "margins.toml"
 LEAST_PROMISE = 0.9
-"""The least that a margin promises which ships (site-config/margins.toml): with less an estimate is not "high"."""
+"""The least that a margin promises which ships (site-config/margins.toml): with less an estimate is
+not "high"."""
 
 
 @dataclass(frozen=True)
 class Margin:
-    """A share of the peak to add. `probability` is that of its being enough; None where it is a prior.
+    """A share of the peak to add. `probability` is that of its being enough; None where it is a
+    prior.
 
-    `runs` on a GPU were measured, of `models` models; `held_out` is the share of a model's runs that a margin found on
-    all other models covers: how far the promise carries to models that nobody measured.
+    `runs` on a GPU were measured, of `models` models; `held_out` is the share of a model's runs
+    that a margin found on all other models covers: how far the promise carries to models that
+    nobody measured.
     """
 
     share: float
@@ -43,7 +49,8 @@ class Margin:
 
 @dataclass(frozen=True)
 class MeasuredMargin:
-    """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`doubts.Doubt.code`).
+    """The margin of a kind of run: those in which the dry run had no doubts but `unseen`
+    (`doubts.Doubt.code`).
 
     `capabilities` are the compute capabilities of the GPUs that they ran on.
     """
@@ -53,13 +60,17 @@ class MeasuredMargin:
     margin: Margin
 
     def covers(self, unseen: AbstractSet[str], capability: str) -> bool:
-        """Whether a run is like these; where nothing is unseen, its dry run knows what its own GPU does otherwise."""
+        """Whether a run is like these; where nothing is unseen, its dry run knows what its own GPU
+        does otherwise.
+        """
         return unseen <= self.unseen and (not unseen or capability in self.capabilities)
 
 
 @dataclass(frozen=True)
 class LearnedMargin:
-    """The margin of jobs that were run: of this engine, with just these doubts, on GPUs of these names."""
+    """The margin of jobs that were run: of this engine, with just these doubts, on GPUs of these
+    names.
+    """
 
     engine: str
     gpus: frozenset[str]
@@ -74,9 +85,9 @@ class LearnedMargin:
 class RanOut(NamedTuple):
     """What is known of a script that ran out of GPU memory: the words, and what it needed at least.
 
-    All of it is in the name of a kept answer (`submission.known.key`): what is learned later makes that another one.
-    `share` is what its estimate of then lacked at least, as a share of the peak; None where there was none. Then it is
-    `least_bytes`, what torch's allocator could have had.
+    All of it is in the name of a kept answer (`submission.known.key`): what is learned later makes
+    that another one. `share` is what its estimate of then lacked at least, as a share of the peak;
+    None where there was none. Then it is `least_bytes`, what torch's allocator could have had.
     """
 
     words: str
@@ -84,14 +95,18 @@ class RanOut(NamedTuple):
     least_bytes: int
 
     def share_of(self, allocator_bytes: int) -> float:
-        """Return what to add to an estimate of now, as a share of it: more than was too little, as exactly as it is."""
+        """Return what to add to an estimate of now, as a share of it: more than was too little, as
+        exactly as it is.
+        """
         share = self.share if self.share is not None else self.least_bytes / allocator_bytes - 1
         return max(0.0, share) + 1 / RESOLUTION
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What earlier jobs showed: margins, the nearest first, and whether this very script ran out of memory."""
+    """What earlier jobs showed: margins, the nearest first, and whether this very script ran out of
+    memory.
+    """
 
     margins: Sequence[LearnedMargin] = ()
     ran_out: RanOut | None = None
@@ -102,7 +117,9 @@ class Experience:
         return min(alike, key=lambda each: len(each.gpus)).margin if alike else None
 
     def of_another_way(self) -> "Experience":
-        """Return what holds for the same job, run in another way: not what it cannot do with as it is written."""
+        """Return what holds for the same job, run in another way: not what it cannot do with as it
+        is written.
+        """
         only_least = self.ran_out is not None and self.ran_out.share is None
         return replace(self, ran_out=None) if only_least else self
 
@@ -118,8 +135,14 @@ def measured() -> Sequence[MeasuredMargin]:
 
 
 def _measured(entry: Mapping[str, Any]) -> MeasuredMargin:
-    figures = {name: value for name, value in entry.items() if name not in ("unseen", "capabilities", "source")}
-    return MeasuredMargin(frozenset(entry["unseen"]), frozenset(entry["capabilities"]), Margin(**figures))
+    figures = {
+        name: value
+        for name, value in entry.items()
+        if name not in ("unseen", "capabilities", "source")
+    }
+    return MeasuredMargin(
+        frozenset(entry["unseen"]), frozenset(entry["capabilities"]), Margin(**figures)
+    )
 
 
 def margin(
@@ -130,8 +153,9 @@ def margin(
 ) -> Margin:
     """Return the margin of a run with these doubts on a GPU of this compute capability.
 
-    `priors` has a share for each doubt that can be. Of several kinds that cover the run, the one with the fewest doubts
-    counts. Else the widest share of its doubts holds, and at least that of every kind of which it has a part.
+    `priors` has a share for each doubt that can be. Of several kinds that cover the run, the one
+    with the fewest doubts counts. Else the widest share of its doubts holds, and at least that of
+    every kind of which it has a part.
     """
     known = measured() if kinds is None else kinds
     alike = [kind for kind in known if kind.covers(unseen, capability)]

@@ -1,15 +1,17 @@
-"""What does NCCL take of a GPU beside the CUDA context? Known where it was measured: kind of GPU, ranks, torch.
+"""What does NCCL take of a GPU beside the CUDA context? Known where it was measured: kind of GPU,
+ranks, torch.
 
-`python -m benchmarks.nccl` writes site-config/nccl.toml from measurements. They are of one communicator of all ranks on
-one node, after its first collective.
+`python -m benchmarks.nccl` writes site-config/nccl.toml from measurements. They are of one
+communicator of all ranks on one node, after its first collective.
 
-Note [NCCL's bound]: a communicator's buffers are one set for each channel and each rank that it is connected to by one
-of NCCL's algorithms. Fewer ranks have fewer connections; GPUs have the more channels the more NVLinks they have, and of
-all up to compute capability 9.0 the H100 has the most. NCCL before 2.22 connected all algorithms when it began (later
-ones do so when each is first used, NCCL_RUNTIME_CONNECT): that is the most there was. So where a run is not like those
-measured, the most that was measured of as many ranks or more is a bound for GPUs with NVLink. There is none for several
-nodes or communicators, more ranks, and newer GPUs; and for those that PCIe connects, which have a few channels only, it
-would be many times what they take.
+Note [NCCL's bound]: a communicator's buffers are one set for each channel and each rank that it is
+connected to by one of NCCL's algorithms. Fewer ranks have fewer connections; GPUs have the more
+channels the more NVLinks they have, and of all up to compute capability 9.0 the H100 has the most.
+NCCL before 2.22 connected all algorithms when it began (later ones do so when each is first used,
+NCCL_RUNTIME_CONNECT): that is the most there was. So where a run is not like those measured, the
+most that was measured of as many ranks or more is a bound for GPUs with NVLink. There is none for
+several nodes or communicators, more ranks, and newer GPUs; and for those that PCIe connects, which
+have a few channels only, it would be many times what they take.
 """
 
 import functools
@@ -29,7 +31,9 @@ _BOUNDED = (9, 0)
 
 @dataclass(frozen=True)
 class MeasuredNccl:
-    """The most that NCCL took on a `gpu` (cudaDeviceProp.name), with torch generations `since` to `until`."""
+    """The most that NCCL took on a `gpu` (cudaDeviceProp.name), with torch generations `since` to
+    `until`.
+    """
 
     gpu: str
     ranks: int
@@ -41,23 +45,35 @@ class MeasuredNccl:
 @functools.cache
 def measured() -> list[MeasuredNccl]:
     """Read what was measured, from site-config/nccl.toml: older generations first."""
-    entries = tomllib.loads((resources.tree("site-config") / FILE).read_text(encoding="utf-8"))["measured"]
+    entries = tomllib.loads((resources.tree("site-config") / FILE).read_text(encoding="utf-8"))[
+        "measured"
+    ]
     return [
-        MeasuredNccl(each["gpu"], each["ranks"], generation(each["since"]), generation(each["until"]), each["bytes"])
+        MeasuredNccl(
+            each["gpu"],
+            each["ranks"],
+            generation(each["since"]),
+            generation(each["until"]),
+            each["bytes"],
+        )
         for each in entries
     ]
 
 
 def generation(torch_version: str) -> tuple[int, int]:
-    """Return (major, minor) of a release. A nightly counts as the one before: it may still have that one's NCCL."""
+    """Return (major, minor) of a release. A nightly counts as the one before: it may still have
+    that one's NCCL.
+    """
     major, minor = map(int, re.findall(r"\d+", torch_version)[:2])
     return major, minor - (".dev" in torch_version)
 
 
 def taken(trace: Trace, gpu: Gpu) -> tuple[int, bool]:
-    """Return the bytes that NCCL takes at the most, and whether more is ruled out: see Note [NCCL's bound].
+    """Return the bytes that NCCL takes at the most, and whether more is ruled out: see Note [NCCL's
+    bound].
 
-    A site's own figure, which is of two ranks, goes before all others for so many, and is the least for more.
+    A site's own figure, which is of two ranks, goes before all others for so many, and is the least
+    for more.
     """
     communicators = sum(noted.count for noted in trace.doubts if noted.doubt is Doubt.NCCL)
     if not communicators:
@@ -66,7 +82,9 @@ def taken(trace: Trace, gpu: Gpu) -> tuple[int, bool]:
     is_one = communicators == 1 == trace.nodes
     if own is not None and is_one and ranks <= NCCL_RANKS:
         return own, True
-    enough = min((each.ranks for each in measured()), key=lambda count: (count < ranks, abs(count - ranks)))
+    enough = min(
+        (each.ranks for each in measured()), key=lambda count: (count < ranks, abs(count - ranks))
+    )
     as_many = [each for each in measured() if each.ranks == enough]
     of_kind = [each for each in as_many if each.gpu == gpu.cuda_name]
     of_release = [each for each in of_kind if each.since <= now <= each.until]

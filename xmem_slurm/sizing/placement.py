@@ -1,4 +1,6 @@
-"""Choose what to ask for: the best of the site's GPU options on which the job fits, by the site's own order."""
+"""Choose what to ask for: the best of the site's GPU options on which the job fits, by the site's
+own order.
+"""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,8 @@ _WORST = (NEVER, NEVER)
 class Demand:
     """What the user's request leaves open and what it settles.
 
-    `option` is the option of the site that the request names, if it names one; an empty `partitions` means the default.
+    `option` is the option of the site that the request names, if it names one; an empty
+    `partitions` means the default.
     """
 
     gpus_per_node: int
@@ -33,20 +36,27 @@ class Demand:
     alone: bool = False
     """The job wants its nodes to itself: a share of a GPU is none."""
     whole_nodes: bool = False
-    """It gets all GPUs of its nodes (`--exclusive` without a value, sbatch(1)): they must be those that it asks for."""
+    """It gets all GPUs of its nodes (`--exclusive` without a value, sbatch(1)): they must be those
+    that it asks for."""
     share: str | None = None
-    """`shard` or `mps` where the request is for shares of that kind; such a job stays with its kind."""
+    """`shard` or `mps` where the request is for shares of that kind; such a job stays with its
+    kind."""
     least_units: int = 1
-    """No fewer units of a share: percent of MPS are percent of the GPU's threads, which nobody has estimated."""
+    """No fewer units of a share: percent of MPS are percent of the GPU's threads, which nobody has
+    estimated."""
 
     @property
     def is_for_one_gpu(self) -> bool:
-        """Whether the whole job has one GPU; `gpus_total` says so where the number on each node is left open."""
+        """Whether the whole job has one GPU; `gpus_total` says so where the number on each node is
+        left open.
+        """
         return max(self.gpus_total, self.gpus_per_node * self.nodes) == 1
 
 
 class Taken(NamedTuple):
-    """What another component of the same job has, or names: components start together, or not at all."""
+    """What another component of the same job has, or names: components start together, or not at
+    all.
+    """
 
     demand: Demand
     option: str
@@ -54,10 +64,12 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One option that the job could go to. `fits` is None where a better one was taken before it was asked.
+    """One option that the job could go to. `fits` is None where a better one was taken before it
+    was asked.
 
-    `units` is how many units of a share the job needs; 1 for a whole GPU or MIG instance, 0 where it does not fit.
-    `share` is what the site file says of the share; None for a whole GPU or MIG instance.
+    `units` is how many units of a share the job needs; 1 for a whole GPU or MIG instance, 0 where
+    it does not fit. `share` is what the site file says of the share; None for a whole GPU or MIG
+    instance.
     """
 
     name: str
@@ -71,15 +83,18 @@ class Verdict:
         """The GPU as the job would have it: of a share that fits, with so many units' memory."""
         if self.share is None or not self.fits:
             return self.gpu
-        return self.gpu.model_copy(update={"total_bytes": self.units * (self.gpu.total_bytes // self.share.per_gpu)})
+        return self.gpu.model_copy(
+            update={"total_bytes": self.units * (self.gpu.total_bytes // self.share.per_gpu)}
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The options in order of preference and the one chosen, None where the job fits none of them.
 
-    `tied` are those that would have been no worse by the `order`, but are larger or come later by name. `starts` has
-    the seconds since the epoch at which Slurm expects each option to be free, where it was asked.
+    `tied` are those that would have been no worse by the `order`, but are larger or come later by
+    name. `starts` has the seconds since the epoch at which Slurm expects each option to be free,
+    where it was asked.
     """
 
     verdicts: Sequence[Verdict]
@@ -90,8 +105,12 @@ class Placement:
 
     @property
     def too_small(self) -> Verdict | None:
-        """The largest GPU or MIG instance that was found too small: the first that the job could be made to fit."""
-        tried = (verdict for verdict in self.verdicts if verdict.fits is False and verdict.share is None)
+        """The largest GPU or MIG instance that was found too small: the first that the job could be
+        made to fit.
+        """
+        tried = (
+            verdict for verdict in self.verdicts if verdict.fits is False and verdict.share is None
+        )
         return max(tried, key=lambda verdict: verdict.gpu.total_bytes, default=None)
 
     @property
@@ -110,10 +129,11 @@ def place(
 ) -> Generator[str, int, Placement]:
     """Ask about each option that the job could go to, best first, until no other could be better.
 
-    It yields the option, and is sent how many units of it the job needs, 0 where it does not fit. One unit of a share
-    is cheap, but how many are needed is known only once it has been asked: a whole GPU may still be cheaper. `starts`
-    counts where the site ranks by it; without it that order is the one by cost. What never starts (infinity) is no
-    option. `taken` is what the other components of the job have.
+    It yields the option, and is sent how many units of it the job needs, 0 where it does not fit.
+    One unit of a share is cheap, but how many are needed is known only once it has been asked: a
+    whole GPU may still be cheaper. `starts` counts where the site ranks by it; without it that
+    order is the one by cost. What never starts (infinity) is no option. `taken` is what the other
+    components of the job have.
     """
     ranking = _Ranking(site, gpus, starts)
     verdicts: list[Verdict] = []
@@ -131,18 +151,24 @@ def place(
         verdicts.append(Verdict(name, gpus[name], needed > 0, needed, share))
         if needed and ranking.price(name, needed) < best:
             choice, best, tied = name, ranking.price(name, needed), []
-    return Placement(verdicts, choice, site.policy.order, tied, starts if site.policy.order == "start" else {})
+    return Placement(
+        verdicts, choice, site.policy.order, tied, starts if site.policy.order == "start" else {}
+    )
 
 
-def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu], taken: Sequence["Taken"] = ()) -> list[str]:
-    """Return the options on whose nodes the job could run, best first by the site's order, then smallest.
+def candidates(
+    demand: Demand, site: Site, gpus: Mapping[str, Gpu], taken: Sequence["Taken"] = ()
+) -> list[str]:
+    """Return the options on whose nodes the job could run, best first by the site's order, then
+    smallest.
 
-    A job needs as many nodes of its partition as it asks for, with as many of the GPUs as it asks for on each of them,
-    beside those that are `taken`, as many in all, and the features of its constraint; where a constraint cannot be
-    judged from here the option stays in. Shares and MIG instances are for jobs of one GPU: a process sees one instance
-    only, and instances do not reach each other (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for
-    jobs whose partitions all allow sharing, too. What the request itself names is open to it, whatever the policy's
-    bounds.
+    A job needs as many nodes of its partition as it asks for, with as many of the GPUs as it asks
+    for on each of them, beside those that are `taken`, as many in all, and the features of its
+    constraint; where a constraint cannot be judged from here the option stays in. Shares and MIG
+    instances are for jobs of one GPU: a process sees one instance only, and instances do not reach
+    each other (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for jobs whose
+    partitions all allow sharing, too. What the request itself names is open to it, whatever the
+    policy's bounds.
     """
     asked = site.partitions_of(demand.partitions)
     allowed = bool(asked) and all(_allows_sharing(name, site) for name in asked)
@@ -164,14 +190,29 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu], taken: Seque
 
 
 def _has_room(name: str, demand: Demand, site: Site, taken: Sequence[Taken]) -> bool:
-    """Whether enough nodes have enough GPUs of an option left; the other components get the fullest that will do."""
-    nodes = [group for group in site.nodes if name in group.gpus for _ in hostlist.expand(group.names)]
-    free, ours = [group.gpus[name] for group in nodes], [_is_open(group, demand, site) for group in nodes]
+    """Whether enough nodes have enough GPUs of an option left; the other components get the fullest
+    that will do.
+    """
+    nodes = [
+        group for group in site.nodes if name in group.gpus for _ in hostlist.expand(group.names)
+    ]
+    free, ours = (
+        [group.gpus[name] for group in nodes],
+        [_is_open(group, demand, site) for group in nodes],
+    )
     for other in (each.demand for each in taken if each.option == name):
-        theirs = [n for n, group in enumerate(nodes) if _is_open(group, other, site) and free[n] >= other.gpus_per_node]
+        theirs = [
+            n
+            for n, group in enumerate(nodes)
+            if _is_open(group, other, site) and free[n] >= other.gpus_per_node
+        ]
         for n in sorted(theirs, key=lambda n: (ours[n], free[n]))[: other.nodes]:
             free[n] -= other.gpus_per_node
-    left = [free[n] if _serves(group, name, demand, site) else 0 for n, group in enumerate(nodes) if ours[n]]
+    left = [
+        free[n] if _serves(group, name, demand, site) else 0
+        for n, group in enumerate(nodes)
+        if ours[n]
+    ]
     enough = sum(count >= demand.gpus_per_node for count in left) >= demand.nodes
     return enough and sum(left) >= demand.gpus_total
 
@@ -192,7 +233,9 @@ def _size(name: str, gpus: Mapping[str, Gpu]) -> tuple[int, str]:
 
 
 def unit_bytes(name: str, site: Site, gpus: Mapping[str, Gpu]) -> int:
-    """Return the bytes of GPU memory that one unit of an option stands for: the whole GPU's, or its share's."""
+    """Return the bytes of GPU memory that one unit of an option stands for: the whole GPU's, or its
+    share's.
+    """
     share = site.option[name].share
     return gpus[name].total_bytes // (share.per_gpu if share is not None else 1)
 
@@ -206,9 +249,11 @@ class _Ranking:
     starts: Mapping[str, float]
 
     def price(self, name: str, units: int) -> tuple[float, float]:
-        """Return what is to be kept low: cost, the GPU memory that is taken away from others, or the wait and cost.
+        """Return what is to be kept low: cost, the GPU memory that is taken away from others, or
+        the wait and cost.
 
-        Starts within the same minute of the earliest are alike: Slurm is asked about one after the other.
+        Starts within the same minute of the earliest are alike: Slurm is asked about one after the
+        other.
         """
         order, cost = self.site.policy.order, units * self.site.option[name].cost
         if order == "memory":
@@ -230,4 +275,7 @@ def _is_open(group: Nodes, demand: Demand, site: Site) -> bool:
         return False
     if group.cpus < demand.cpus_per_node or group.memory_mib * MIB < demand.memory_bytes:
         return False
-    return demand.constraint is None or constraint.satisfied_by(demand.constraint, group.features) is not False
+    return (
+        demand.constraint is None
+        or constraint.satisfied_by(demand.constraint, group.features) is not False
+    )

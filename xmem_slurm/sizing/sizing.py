@@ -1,4 +1,5 @@
-"""Decide which GPU option a job needs: dry run, estimate, placement, and again for each kind of GPU in question.
+"""Decide which GPU option a job needs: dry run, estimate, placement, and again for each kind of GPU
+in question.
 
 What is wanted of dry runs is yielded (`dryrun.exchange.Orders`); `dryrun.dispatch` has it made.
 """
@@ -19,7 +20,16 @@ from xmem_slurm.sizing.demand import demand_of
 from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind, without_kernels
 from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
-from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
+from xmem_slurm.sizing.placement import (
+    NEVER,
+    Demand,
+    Placement,
+    Taken,
+    Verdict,
+    candidates,
+    place,
+    unit_bytes,
+)
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
 
@@ -27,17 +37,24 @@ _NOTHING = Asked()
 
 
 CHANGES: Mapping[Change, tuple[str, str]] = {
-    "batch": ("half the batch", "there is no DataLoader, or several with batches of different sizes"),
-    "checkpointing": ("checkpointing", "it is on already, or the model has no method that puts it on"),
+    "batch": (
+        "half the batch",
+        "there is no DataLoader, or several with batches of different sizes",
+    ),
+    "checkpointing": (
+        "checkpointing",
+        "it is on already, or the model has no method that puts it on",
+    ),
     "bf16": ("bf16 autocast", "autocast is on already, or no parameter is fp32"),
 }
-"""What advice tries (`probe/_xmem/advice.py`): its name where it could not be tried, and why the probe left the job as
-it is."""
+"""What advice tries (`probe/_xmem/advice.py`): its name where it could not be tried, and why the
+probe left the job as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a change to the job would do on the GPU option that is too small for it, from a dry run with that change.
+    """What a change to the job would do on the GPU option that is too small for it, from a dry run
+    with that change.
 
     `estimate` is None where there is none, and `why_not` then says why.
     """
@@ -53,7 +70,8 @@ class Advice:
 class Sizing:
     """What a job needs, or a component of one.
 
-    `estimate` is for the chosen option's GPU; without a choice, for the largest. `advice` is empty where not asked.
+    `estimate` is for the chosen option's GPU; without a choice, for the largest. `advice` is empty
+    where not asked.
     """
 
     estimate: Estimate
@@ -65,7 +83,8 @@ class Sizing:
     no_share: str = ""
     """Why the job is given no share of a GPU on which it fits; empty where none was in question."""
     no_smaller: str = ""
-    """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none was in question."""
+    """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none
+    was in question."""
     asked: Verdict | None = None
     """What is known of the whole option that the request names; None where it names none."""
     made: float | None = None
@@ -102,19 +121,27 @@ def size_components(
     ask_slurm: bool = False,
     experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
-    """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
+    """Find for each of these components of `job` the best GPU option of the site on which it fits,
+    by the site's order.
 
     The job is shown GPUs as `spared` has them. Components are placed so that they can start
-    together: what one has or names is no other's. A component has a NoEstimate where it fails on the GPU that it asks
-    for, too, where none of its processes was seen, and where it asks for shares and the site lets none of that kind be
-    changed. With `ask_slurm` options on which Slurm would never start it are none.
+    together: what one has or names is no other's. A component has a NoEstimate where it fails on
+    the GPU that it asks for, too, where none of its processes was seen, and where it asks for
+    shares and the site lets none of that kind be changed. With `ask_slurm` options on which Slurm
+    would never start it are none.
     """
     gpus = spared(gpus, site)
     requests, some_gpu = job.request.components, next(iter(gpus.values()))
     order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), asked)
     dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget), experience)
-    demands = {index: demand_of(requests[index], site) for index in {*job.request.with_gpus, *components}}
-    named = {index: Taken(demand, demand.option) for index, demand in demands.items() if demand.option is not None}
+    demands = {
+        index: demand_of(requests[index], site) for index in {*job.request.with_gpus, *components}
+    }
+    named = {
+        index: Taken(demand, demand.option)
+        for index, demand in demands.items()
+        if demand.option is not None
+    }
 
     def size_one(index: int) -> Orders[Sizing]:
         others = [each for number, each in named.items() if number != index]
@@ -131,7 +158,10 @@ def size_components(
 def spared(gpus: Mapping[str, Gpu], site: Site) -> dict[str, Gpu]:
     """Return the GPUs as jobs are shown them: smaller by what the site's policy wants spared."""
     kept = 1 - site.policy.spare
-    return {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
+    return {
+        n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)})
+        for n, gpu in gpus.items()
+    }
 
 
 def on_one(
@@ -150,7 +180,11 @@ def on_one(
 
 
 def _on_one(
-    order: DryRunOrder, components: Sequence[int], name: str, budget: SharedBudget, experience: Experience
+    order: DryRunOrder,
+    components: Sequence[int],
+    name: str,
+    budget: SharedBudget,
+    experience: Experience,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     dry_runs, gpu = DryRunsByKind(order, {name: order.gpu}, budget, experience), order.gpu
 
@@ -173,7 +207,8 @@ def advised(
     asked: Asked = _NOTHING,
     experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Sizing]:
-    """Size `job` with each of `CHANGES`, on the largest option that is too small for it, and add what was seen.
+    """Size `job` with each of `CHANGES`, on the largest option that is too small for it, and add
+    what was seen.
 
     `budget` is for all of these dry runs together.
     """
@@ -228,12 +263,20 @@ def _size(
     started, gpus = time.monotonic(), dry_runs.gpus
     names = [name for name in candidates(demand, site, gpus, taken) if starts.get(name) != NEVER]
     if demand.share is not None and not names:
-        raise NoEstimate(f"the site file has no {demand.share} that this job could be given another number of")
+        raise NoEstimate(
+            f"the site file has no {demand.share} that this job could be given another number of"
+        )
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = ComponentEstimates(dry_runs, component, demand.option or largest)
-    placement = yield from _placed(place(demand, site, gpus, starts, taken=taken), demand, site, estimates)
+    placement = yield from _placed(
+        place(demand, site, gpus, starts, taken=taken), demand, site, estimates
+    )
     estimate = yield from estimates.on(placement.choice or largest)
-    named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
+    named = (
+        demand.option
+        if demand.option is not None and not estimates.has_kernels(demand.option)
+        else None
+    )
     without = without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
     return Sizing(
         estimate,
@@ -250,7 +293,9 @@ def _size(
 def _asked(
     demand: Demand, site: Site, placement: Placement, estimate: Estimate, gpus: Mapping[str, Gpu]
 ) -> Verdict | None:
-    """Return the verdict on the option that a request names: the placement's, else what the estimate says of it."""
+    """Return the verdict on the option that a request names: the placement's, else what the
+    estimate says of it.
+    """
     name = demand.option
     if name is None or site.option[name].share is not None:
         return None
@@ -259,7 +304,10 @@ def _asked(
 
 
 def _placed(
-    placing: Generator[str, int, Placement], demand: Demand, site: Site, estimates: ComponentEstimates
+    placing: Generator[str, int, Placement],
+    demand: Demand,
+    site: Site,
+    estimates: ComponentEstimates,
 ) -> Orders[Placement]:
     """Say of each option that is asked about how many units of it the job needs."""
     try:
@@ -275,16 +323,22 @@ def _placed(
 def _units(name: str, demand: Demand, site: Site, estimates: ComponentEstimates) -> Orders[int]:
     """Return how many units of an option the job needs: 1 for a whole GPU, 0 where it does not fit.
 
-    A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest. The limits
-    are for one process each, and variables that all components of a job would get.
+    A share must hold the whole peak, and something must hold the job to its share: neighbours have
+    the rest. The limits are for one process each, and variables that all components of a job would
+    get.
     """
     dry_runs, asked = estimates.dry_runs, demand.option
-    smaller = asked is not None and dry_runs.gpus[name].total_bytes < dry_runs.gpus[asked].total_bytes
-    # Whether tasks of an array differ is known once it was run on some kind of GPU: perhaps on this one.
+    smaller = (
+        asked is not None and dry_runs.gpus[name].total_bytes < dry_runs.gpus[asked].total_bytes
+    )
+    # Whether tasks of an array differ is known once it was run on some kind of GPU: perhaps on this
+    # one.
     if (smaller and dry_runs.tasks_differ) or not (yield from estimates.fits(name)):
         return 0
     if smaller and dry_runs.tasks_differ:
-        estimates.no_smaller = "no smaller GPU than the one asked for, as tasks that were not run may need more"
+        estimates.no_smaller = (
+            "no smaller GPU than the one asked for, as tasks that were not run may need more"
+        )
         return 0
     estimate = yield from estimates.on(name)
     option, job = site.option[name], estimates.dry_runs.order.job
@@ -295,7 +349,9 @@ def _units(name: str, demand: Demand, site: Site, estimates: ComponentEstimates)
     scripts = script_files.scripts_run(job.script, job.folder, job.environ).values()
     unheld = not_held(option, estimate.largest.trace, job.environ, [job.script, *scripts])
     if unheld is not None:
-        estimates.no_share = f"no share of a GPU for this job, as nothing would hold it to one: {unheld}"
+        estimates.no_share = (
+            f"no share of a GPU for this job, as nothing would hold it to one: {unheld}"
+        )
         return 0
     needed = -(-estimate.required_bytes // unit_bytes(name, site, estimates.dry_runs.gpus))
     needed = max(needed, option.share.least, demand.least_units)

@@ -1,15 +1,20 @@
-"""Which numbers have the tasks of an array (sbatch(1), --array), and which of them stand for all?"""
+"""Which numbers have the tasks of an array (sbatch(1), --array), and which of them stand for
+all?
+"""
 
 import re
 from collections.abc import Sequence
 
 MOST_SPREAD = 64
-"""Numbers that are returned in the order in which they stand for all: nobody looks at more tasks."""
+"""Numbers that are returned in the order in which they stand for all: nobody looks at more
+tasks."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
 
 def ranges(array: str) -> list[range]:
-    """Return the numbers of an array such as "0-15:4,20%2"; none where sbatch has its own words for it."""
+    """Return the numbers of an array such as "0-15:4,20%2"; none where sbatch has its own words for
+    it.
+    """
     found = []
     for part in array.partition("%")[0].split(","):
         bounds = _RANGE.fullmatch(part)
@@ -21,7 +26,9 @@ def ranges(array: str) -> list[range]:
 
 
 def spread(numbers: Sequence[range]) -> list[int]:
-    """Return numbers in the order in which they stand for all: first, last, middle, quarters, and so on."""
+    """Return numbers in the order in which they stand for all: first, last, middle, quarters, and
+    so on.
+    """
     count = sum(map(len, numbers))
     if not count:
         return []

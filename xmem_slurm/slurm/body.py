@@ -1,13 +1,15 @@
 """What does the body of a shell script run, and which of its job steps ask for GPUs themselves?
 
-Slurm refuses a step that asks for another type of GPU than its job has, or for a type where its job has none: whoever
-changes the type must know of such steps, and changes them here. Scripts are read by the grammar of tree-sitter-bash, so
-that pipes, loops, functions, substitutions and here-documents are what they are to a shell.
+Slurm refuses a step that asks for another type of GPU than its job has, or for a type where its job
+has none: whoever changes the type must know of such steps, and changes them here. Scripts are read
+by the grammar of tree-sitter-bash, so that pipes, loops, functions, substitutions and
+here-documents are what they are to a shell.
 
-A step can be changed where its value stands in the script as plain text. What else looks like a step is given without a
-place, and is in the way of a change: a value or options from a variable, text for eval, `sh -c` or a here-document, and
-each mention of one in a script that the grammar cannot read, such as a Python script. Options from a variable that the
-script itself does not set are not seen.
+A step can be changed where its value stands in the script as plain text. What else looks like a
+step is given without a place, and is in the way of a change: a value or options from a variable,
+text for eval, `sh -c` or a here-document, and each mention of one in a script that the grammar
+cannot read, such as a Python script. Options from a variable that the script itself does not set
+are not seen.
 
 The parser is imported where a script is read: most submissions need none.
 """
@@ -38,7 +40,8 @@ _OPTION = rb"(?:--gres\b(?!-)|--gpus\b(?!-[bf])|--tres-p|(?<=\s)-\w*G)"
 _ASKING = re.compile(_OPTION)
 _QUOTES = re.compile(rb"^|[\"'()]")
 _MENTION = re.compile(
-    rb"(?<![\w.-])srun(?![\w.-])(?=((?:[^\n\\]|\\.){0,2000}?" + _OPTION + rb"[^\s\"',;)]*))", re.DOTALL
+    rb"(?<![\w.-])srun(?![\w.-])(?=((?:[^\n\\]|\\.){0,2000}?" + _OPTION + rb"[^\s\"',;)]*))",
+    re.DOTALL,
 )
 _COMMENT_LINE = re.compile(rb"^[ \t]*#.*", re.MULTILINE)
 _PLAIN = re.compile(r"[\w.:,=/()-]+", re.ASCII)
@@ -46,7 +49,13 @@ _VARIABLE = re.compile(rb"\$\{?([A-Za-z_]\w*|[@*1-9])")
 _POSITIONAL = b"@*123456789"
 _HET_GROUPS = ("het-group", "pack-group")
 
-_NO_WORDS = ("file_redirect", "heredoc_redirect", "herestring_redirect", "variable_assignment", "do_group")
+_NO_WORDS = (
+    "file_redirect",
+    "heredoc_redirect",
+    "herestring_redirect",
+    "variable_assignment",
+    "do_group",
+)
 _LISTS = ("for_statement", "array", "unary_expression", "binary_expression")
 """Nodes of the grammar that hold words and are no commands."""
 _GIVING = ("variable_assignment", "declaration_command", "for_statement", "unset_command")
@@ -54,7 +63,9 @@ _GIVING = ("variable_assignment", "declaration_command", "for_statement", "unset
 
 
 class Word(NamedTuple):
-    """One word, quotes and backslashes resolved, expansions as written; `at` has the offset of each of its bytes."""
+    """One word, quotes and backslashes resolved, expansions as written; `at` has the offset of each
+    of its bytes.
+    """
 
     raw: bytes
     at: tuple[int, ...]
@@ -63,8 +74,8 @@ class Word(NamedTuple):
 class Step(NamedTuple):
     """One option with which a job step asks for GPUs.
 
-    `line` counts from 1; `text` is for people. `components` are those of a heterogeneous job that are asked. The value
-    is `data[start:end]`; `start` is None where it cannot be changed for sure.
+    `line` counts from 1; `text` is for people. `components` are those of a heterogeneous job that
+    are asked. The value is `data[start:end]`; `start` is None where it cannot be changed for sure.
     """
 
     line: int
@@ -81,9 +92,13 @@ class Step(NamedTuple):
         return gres.with_type(self.option, self.value, gpu_type)
 
     def can_have(self, types: Sequence[str | None]) -> bool:
-        """Whether it can be given the type of its component; `types` has one for each, None to leave it as it is."""
+        """Whether it can be given the type of its component; `types` has one for each, None to
+        leave it as it is.
+        """
         wanted = {types[index] if index < len(types) else "" for index in self.components}
-        return wanted == {None} or (self.start is not None and len(wanted) == 1 and "" not in wanted)
+        return wanted == {None} or (
+            self.start is not None and len(wanted) == 1 and "" not in wanted
+        )
 
 
 def gpu_steps(data: bytes, *, is_shell: bool = True) -> tuple[Step, ...]:
@@ -94,19 +109,32 @@ def gpu_steps(data: bytes, *, is_shell: bool = True) -> tuple[Step, ...]:
     if root is None:
         return _mention(data, set(), [match.span() for match in _COMMENT_LINE.finditer(data)])
     nodes, table = list(_preorder(root)), srun_table()
-    may_ask, steps, known = cache(partial(_may_ask, values=_values(data, nodes))), list[Step](), set[int]()
+    may_ask, steps, known = (
+        cache(partial(_may_ask, values=_values(data, nodes))),
+        list[Step](),
+        set[int](),
+    )
     for node in nodes:
         words = _words(data, node) if node.type == "command" else []
-        at = next((at for at, word in enumerate(words) if word.raw.rpartition(b"/")[2] == b"srun"), None)
+        at = next(
+            (at for at, word in enumerate(words) if word.raw.rpartition(b"/")[2] == b"srun"), None
+        )
         if at is not None:
             known.add(words[at].at[-4])
             steps += _steps(node.start_point.row + 1, words[at + 1 :], table, may_ask)
     comments = [(node.start_byte, node.end_byte) for node in nodes if node.type == "comment"]
-    return tuple(sorted([*steps, *_mention(data, known, comments)], key=lambda step: (step.line, step.start or 0)))
+    return tuple(
+        sorted(
+            [*steps, *_mention(data, known, comments)],
+            key=lambda step: (step.line, step.start or 0),
+        )
+    )
 
 
 def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) -> bytes:
-    """Return the script whose `steps`, all of which `can_have` them, ask for the types of their components."""
+    """Return the script whose `steps`, all of which `can_have` them, ask for the types of their
+    components.
+    """
     changes = [(step.start or 0, step.end, step, types[step.components[0]]) for step in steps]
     pieces, at = list[bytes](), 0
     for start, end, step, gpu_type in sorted(changes):
@@ -117,10 +145,12 @@ def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) 
 
 
 def commands(data: bytes) -> list[list[str]] | None:
-    """Return the commands of a shell script as words, in order; None where the script cannot be read.
+    """Return the commands of a shell script as words, in order; None where the script cannot be
+    read.
 
-    Beside commands: each assignment as one word `NAME=value`; words that stand in loops, arrays, tests and behind "<"
-    as arguments of a command ""; and what output goes to as that of a command ">".
+    Beside commands: each assignment as one word `NAME=value`; words that stand in loops, arrays,
+    tests and behind "<" as arguments of a command ""; and what output goes to as that of a command
+    ">".
     """
     root = _parse(data)
     if root is None:
@@ -141,9 +171,15 @@ def commands(data: bytes) -> list[list[str]] | None:
 
 
 def commands_at(data: bytes) -> list[list[Word]]:
-    """Return the words of each command of a shell script, without assignments before it; none of what is no shell's."""
+    """Return the words of each command of a shell script, without assignments before it; none of
+    what is no shell's.
+    """
     root = _parse(data)
-    found = [] if root is None else [_words(data, node) for node in _preorder(root) if node.type == "command"]
+    found = (
+        []
+        if root is None
+        else [_words(data, node) for node in _preorder(root) if node.type == "command"]
+    )
     return [words for words in found if words and all(word.at for word in words)]
 
 
@@ -158,18 +194,26 @@ class Assigned(NamedTuple):
 def assignments(data: bytes) -> list[Assigned]:
     """Return what a shell script assigns to its variables, in order; none of what is no shell's.
 
-    An assignment before a command is none: what that command's own words name is filled in without it.
+    An assignment before a command is none: what that command's own words name is filled in without
+    it.
     """
     root, found = _parse(data), list[Assigned]()
     for node in [] if root is None else _preorder(root):
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if node.type == "variable_assignment" and name and value and not _is_before_command(data, node):
+        if (
+            node.type == "variable_assignment"
+            and name
+            and value
+            and not _is_before_command(data, node)
+        ):
             found.append(Assigned(_named(data, name), value.start_byte, value.end_byte))
     return found
 
 
 def _is_before_command(data: bytes, assignment: "Node") -> bool:
-    """Whether an assignment is for the command behind it; the grammar takes those of the line above for such, too."""
+    """Whether an assignment is for the command behind it; the grammar takes those of the line above
+    for such, too.
+    """
     at = assignment
     while at.parent is not None and at.parent.type == "command" and at.next_sibling is not None:
         if b"\n" in data[at.end_byte : at.next_sibling.start_byte].replace(b"\\\n", b""):
@@ -183,17 +227,29 @@ def _is_before_command(data: bytes, assignment: "Node") -> bool:
 def read_variables(data: bytes) -> set[str]:
     """Return the variables that a shell script itself reads, which is before any command does."""
     root = _parse(data)
-    named = [] if root is None else [node for node in _preorder(root) if node.type == "variable_name"]
-    return {_named(data, node) for node in named if node.parent is None or node.parent.type not in _GIVING}
+    named = (
+        [] if root is None else [node for node in _preorder(root) if node.type == "variable_name"]
+    )
+    return {
+        _named(data, node)
+        for node in named
+        if node.parent is None or node.parent.type not in _GIVING
+    }
 
 
 def filled_in(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return where what a shell makes of `data[start:end]` stands: there, and in values of variables named there."""
+    """Return where what a shell makes of `data[start:end]` stands: there, and in values of
+    variables named there.
+    """
     spans, known, assigned = [(start, end)], set[bytes](), assignments(data)
     for begin, stop in spans:
         new = set(_VARIABLE.findall(data, begin, stop)) - known
         known |= new
-        spans += [(each.start, each.end) for each in assigned if each.name.encode(errors="surrogateescape") in new]
+        spans += [
+            (each.start, each.end)
+            for each in assigned
+            if each.name.encode(errors="surrogateescape") in new
+        ]
     return spans
 
 
@@ -206,7 +262,9 @@ def _text(word: Word) -> str:
 
 
 def _parse(data: bytes) -> "Node | None":
-    """Return the root of the script's syntax tree, or None if the grammar does not take it, or not in time."""
+    """Return the root of the script's syntax tree, or None if the grammar does not take it, or not
+    in time.
+    """
     if len(data) > MOST_BYTES:
         return None
     import tree_sitter_bash  # noqa: PLC0415
@@ -230,9 +288,13 @@ def _preorder(root: "Node") -> "Iterator[Node]":
 
 
 def _words(data: bytes, command: "Node") -> list[Word]:
-    """Return the words of a command, those behind its redirections among them: `srun >out -G1 x`."""
+    """Return the words of a command, those behind its redirections among them: `srun >out -G1
+    x`.
+    """
     around = command.parent
-    redirected = around.children if around is not None and around.type == "redirected_statement" else []
+    redirected = (
+        around.children if around is not None and around.type == "redirected_statement" else []
+    )
     words = _runs(data, command.children)
     for node in redirected:
         if node.type == "file_redirect":
@@ -279,7 +341,9 @@ def _word(data: bytes, start: int, end: int) -> Word:
 
 
 def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
-    """Return all that the script assigns to each variable; what it calls its functions with, as the positional ones."""
+    """Return all that the script assigns to each variable; what it calls its functions with, as the
+    positional ones.
+    """
     assigned: dict[bytes, list[bytes]] = {}
     for node in nodes:
         if node.type == "variable_assignment":
@@ -292,7 +356,9 @@ def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
 
 
 def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
-    """Whether a word may bring a GPU option along, by the variables in it and those in their values."""
+    """Whether a word may bring a GPU option along, by the variables in it and those in their
+    values.
+    """
     seen: set[bytes] = set()
     texts = [word]
     while texts:
@@ -305,10 +371,14 @@ def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
     return False
 
 
-def _steps(line: int, words: Sequence[Word], table: Table, may_ask: Callable[[bytes], bool]) -> Iterator[Step]:
+def _steps(
+    line: int, words: Sequence[Word], table: Table, may_ask: Callable[[bytes], bool]
+) -> Iterator[Step]:
     """Yield the steps of one srun, whose ":" divides the components of a heterogeneous job."""
     begin = 0
-    for piece, end in enumerate([*(at for at, word in enumerate(words) if word.raw == b":"), len(words)]):
+    for piece, end in enumerate(
+        [*(at for at, word in enumerate(words) if word.raw == b":"), len(words)]
+    ):
         part = words[begin:end]
         texts = [word.raw.decode("latin-1") for word in part]
         options, variables = _options(texts, table)
@@ -320,12 +390,15 @@ def _steps(line: int, words: Sequence[Word], table: Table, may_ask: Callable[[by
             if _asks(occurrence):
                 sure = components is not None and all(occurrence.at < at for at in variables)
                 step = _step(line, part[occurrence.value_at], occurrence)
-                yield step._replace(components=components or (0,), start=step.start if sure else None)
+                yield step._replace(
+                    components=components or (0,), start=step.start if sure else None
+                )
         begin = end + 1
 
 
 def _options(words: Sequence[str], table: Table) -> tuple[list[Occurrence], list[int]]:
-    """Return srun's own options, and where a variable stands that may be more of them, or the program.
+    """Return srun's own options, and where a variable stands that may be more of them, or the
+    program.
 
     What follows it may then be srun's or the program's.
     """
@@ -343,8 +416,12 @@ def _options(words: Sequence[str], table: Table) -> tuple[list[Occurrence], list
 
 
 def _components(options: Sequence[Occurrence], piece: int) -> tuple[int, ...] | None:
-    """Return the components of a heterogeneous job that `--het-group` names, else the one whose turn it is."""
-    text = next((o.value for o in reversed(options) if o.name in _HET_GROUPS and o.value), str(piece))
+    """Return the components of a heterogeneous job that `--het-group` names, else the one whose
+    turn it is.
+    """
+    text = next(
+        (o.value for o in reversed(options) if o.name in _HET_GROUPS and o.value), str(piece)
+    )
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -355,19 +432,26 @@ def _components(options: Sequence[Occurrence], piece: int) -> tuple[int, ...] | 
 
 
 def _asks(occurrence: Occurrence) -> bool:
-    """Whether an option is for GPUs; a `--gres` of something else is not, one with a variable in it may be."""
+    """Whether an option is for GPUs; a `--gres` of something else is not, one with a variable in it
+    may be.
+    """
     if occurrence.name not in GPU_OPTIONS or not occurrence.value:
         return False
     if "$" in occurrence.value or "`" in occurrence.value:
         return True
     try:
-        return any(entry.is_gpu and entry.amount for entry in gres.parse_option(occurrence.name, occurrence.value))
+        return any(
+            entry.is_gpu and entry.amount
+            for entry in gres.parse_option(occurrence.name, occurrence.value)
+        )
     except gres.GresError:
         return occurrence.name in gres.GPUS_FAMILY or "gpu" in occurrence.value
 
 
 def _step(line: int, word: Word, occurrence: Occurrence) -> Step:
-    """Return the step, with the place of its value if that is plain text and has one type of GPU."""
+    """Return the step, with the place of its value if that is plain text and has one type of
+    GPU.
+    """
     value, at = occurrence.value or "", word.at[occurrence.value_start :]
     step = Step(line, f"srun --{occurrence.name}={value}", occurrence.name, value)
     try:
@@ -375,11 +459,15 @@ def _step(line: int, word: Word, occurrence: Occurrence) -> Step:
     except gres.GresError:
         return step
     together = at[-1] - at[0] == len(at) - 1
-    return step._replace(start=at[0], end=at[-1] + 1) if together and _PLAIN.fullmatch(value) else step
+    return (
+        step._replace(start=at[0], end=at[-1] + 1) if together and _PLAIN.fullmatch(value) else step
+    )
 
 
 def _mention(data: bytes, known: set[int], comments: Sequence[tuple[int, int]]) -> tuple[Step, ...]:
-    """Return the first that looks like a step and is neither one of the `known` ones nor in a comment, if any."""
+    """Return the first that looks like a step and is neither one of the `known` ones nor in a
+    comment, if any.
+    """
     starts = [start for start, _ in comments]
     for match in _MENTION.finditer(data):
         before = bisect_right(starts, match.start()) - 1

@@ -1,4 +1,6 @@
-"""What is on an sbatch command line: which words are options, which is the script, and where does each stand?"""
+"""What is on an sbatch command line: which words are options, which is the script, and where does
+each stand?
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,11 +9,13 @@ from xmem_slurm.slurm.options import SBATCH, Occurrence, Option, scan
 
 
 class CommandLine(NamedTuple):
-    """An sbatch command line, taken apart. Positions count in `argv`, which is without the command itself.
+    """An sbatch command line, taken apart. Positions count in `argv`, which is without the command
+    itself.
 
-    `first_pass` holds the options as sbatch reads them first, every ":" left out. `components` holds those of each
-    heterogeneous component (one for an ordinary job), `starts` the position in `argv` at which each component's options
-    begin. `script_index` is None where the script comes from stdin or `--wrap`.
+    `first_pass` holds the options as sbatch reads them first, every ":" left out. `components`
+    holds those of each heterogeneous component (one for an ordinary job), `starts` the position in
+    `argv` at which each component's options begin. `script_index` is None where the script comes
+    from stdin or `--wrap`.
     """
 
     argv: tuple[str, ...]
@@ -39,7 +43,9 @@ class CommandLine(NamedTuple):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Options that are not in the table and have no `=value`: the word after one may be its value or the script."""
+        """Options that are not in the table and have no `=value`: the word after one may be its
+        value or the script.
+        """
         return tuple(o.typed for o in self.occurrences if o.option is None and o.value is None)
 
     def has(self, name: str) -> bool:
@@ -54,9 +60,10 @@ class CommandLine(NamedTuple):
 def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> CommandLine:
     """Take an sbatch command line apart, `argv` being without `sbatch` itself; never fails.
 
-    `extra` are options to know beside sbatch's: xsbatch's own, or those of a site's SPANK plugins. sbatch reads its
-    command line twice, and so do we. The first pass leaves out every ":" and finds the script and its arguments; the
-    second reads the components between the ":" (src/sbatch/opt.c, process_options_first_pass; sbatch.c, main).
+    `extra` are options to know beside sbatch's: xsbatch's own, or those of a site's SPANK plugins.
+    sbatch reads its command line twice, and so do we. The first pass leaves out every ":" and finds
+    the script and its arguments; the second reads the components between the ":" (src/sbatch/opt.c,
+    process_options_first_pass; sbatch.c, main).
     """
     table = SBATCH.with_options(extra) if extra else SBATCH
     words = tuple(argv)
@@ -71,7 +78,9 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
     start = 0
     while True:
         occurrences, stop = scan(words[start:limit], table)
-        components.append(tuple(o._replace(at=o.at + start, value_at=o.value_at + start) for o in occurrences))
+        components.append(
+            tuple(o._replace(at=o.at + start, value_at=o.value_at + start) for o in occurrences)
+        )
         starts.append(start)
         stop += start
         if stop >= limit or words[stop] != ":":
@@ -80,7 +89,8 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
     return CommandLine(
         argv=words,
         first_pass=tuple(
-            o._replace(at=kept[o.at], value_at=kept[o.at if o.value is None else o.value_at]) for o in first_pass
+            o._replace(at=kept[o.at], value_at=kept[o.at if o.value is None else o.value_at])
+            for o in first_pass
         ),
         components=tuple(components),
         starts=tuple(starts),

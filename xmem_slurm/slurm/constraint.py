@@ -1,8 +1,9 @@
 """How is a feature AND-ed to a `--constraint` expression, and do given node features satisfy one?
 
-Slurm reads an expression from left to right, "&" and "|" binding alike: `a|b&c` means (a or b) and c. Parentheses group
-and cannot be nested; `[a|b]` wants all nodes alike; `a*2` counts nodes. Sources: sbatch(1), `--constraint`;
-`build_feature_list` and `valid_feature_counts` in src/slurmctld.
+Slurm reads an expression from left to right, "&" and "|" binding alike: `a|b&c` means (a or b) and
+c. Parentheses group and cannot be nested; `[a|b]` wants all nodes alike; `a*2` counts nodes.
+Sources: sbatch(1), `--constraint`; `build_feature_list` and `valid_feature_counts` in
+src/slurmctld.
 """
 
 import re
@@ -14,10 +15,11 @@ _SYMBOLS = "&|()[]"
 
 
 def conjoin(existing: str | None, feature: str) -> str | None:
-    """Return an expression that wants `existing` and, on every node, `feature`; None if Slurm has no way to say it.
+    """Return an expression that wants `existing` and, on every node, `feature`; None if Slurm has
+    no way to say it.
 
-    There is none for node counts (`a*2&b`). An "|" outside a group beside one group (`a|(b&c)`) gives None, too, as
-    groups cannot be nested.
+    There is none for node counts (`a*2&b`). An "|" outside a group beside one group (`a|(b&c)`)
+    gives None, too, as groups cannot be nested.
     """
     if not existing:
         return feature
@@ -32,10 +34,11 @@ def conjoin(existing: str | None, feature: str) -> str | None:
 
 
 def satisfied_by(expression: str, features: Collection[str]) -> bool | None:
-    """Say whether a node with these features satisfies the expression; None where that cannot be told.
+    """Say whether a node with these features satisfies the expression; None where that cannot be
+    told.
 
-    A matching OR (`[a|b]`) is satisfied by a node that has one of them: whether the job's nodes are alike is not asked.
-    Node counts, and what is no expression, give None.
+    A matching OR (`[a|b]`) is satisfied by a node that has one of them: whether the job's nodes are
+    alike is not asked. Node counts, and what is no expression, give None.
     """
     if not expression:
         return True
@@ -46,7 +49,9 @@ def satisfied_by(expression: str, features: Collection[str]) -> bool | None:
 def _evaluate(
     tokens: list[str], features: Collection[str], closed_by: str, in_parentheses: bool
 ) -> tuple[bool | None, list[str]]:
-    """Evaluate up to `closed_by` ("" for the end); return the value, None if it has none, and the tokens after it."""
+    """Evaluate up to `closed_by` ("" for the end); return the value, None if it has none, and the
+    tokens after it.
+    """
     value: bool | None = None
     operator = ""
     while tokens:
@@ -55,7 +60,9 @@ def _evaluate(
         if first in _OPEN:
             if first == "(" and in_parentheses:
                 return None, tokens
-            operand, tokens = _evaluate(tokens, features, _CLOSED_BY[first], first == "(" or in_parentheses)
+            operand, tokens = _evaluate(
+                tokens, features, _CLOSED_BY[first], first == "(" or in_parentheses
+            )
         else:
             operand = _has(first, features)
         if operand is None:
@@ -70,7 +77,9 @@ def _evaluate(
 
 
 def _has(name: str, features: Collection[str]) -> bool | None:
-    """Whether a feature is there; None for what is no plain name (`a*2`, `!a`, an operator out of place)."""
+    """Whether a feature is there; None for what is no plain name (`a*2`, `!a`, an operator out of
+    place).
+    """
     if name in _SYMBOLS or any(character.isspace() or character in "*!,\"'" for character in name):
         return None
     return name in features

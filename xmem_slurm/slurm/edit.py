@@ -1,8 +1,9 @@
 """How is an option of a job changed where it was set, in its own spelling, and nowhere else?
 
-An edit goes to the place that decides: a rewritten #SBATCH line would lose to SBATCH_GRES. What was set nowhere is
-added to the script's #SBATCH lines, or to the command line where the script has no room for one. After its edits
-`apply` reads the result back: every option must have the value that it should have, in every component, or it refuses.
+An edit goes to the place that decides: a rewritten #SBATCH line would lose to SBATCH_GRES. What was
+set nowhere is added to the script's #SBATCH lines, or to the command line where the script has no
+room for one. After its edits `apply` reads the result back: every option must have the value that
+it should have, in every component, or it refuses.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,15 @@ _HASH_COMMENTS = (*_SHELLS, "python", "perl", "ruby", "julia", "Rscript")
 
 
 class EditError(UsageError):
-    """The change cannot be made without changing something else; the message says which option and why."""
+    """The change cannot be made without changing something else; the message says which option and
+    why.
+    """
 
 
 class Edit(NamedTuple):
-    """One option to set; `value` is "" for a flag, and None takes the option away. `component` counts from 0."""
+    """One option to set; `value` is "" for a flag, and None takes the option away. `component`
+    counts from 0.
+    """
 
     name: str
     value: str | None
@@ -39,33 +44,48 @@ def apply(edits: Sequence[Edit], before: Submission, *, in_script: bool = True) 
     Without `in_script` the script stays as it is: what it says is overruled on the command line.
 
     Raises:
-        EditError: an edit would also change something else, as one variable serves all components of a job; or the
-            script has #PBS or #BSUB lines, which come after the #SBATCH lines and are not understood here.
+        EditError: an edit would also change something else, as one variable serves all components
+            of a job; or the script has #PBS or #BSUB lines, which come after the #SBATCH lines and
+            are not understood here.
         ScriptError: sbatch refuses the script's #SBATCH lines, or a value cannot be written on one.
     """
     job = before
-    wanted = [{name: setting.value for name, setting in part.settings.items()} for part in before.request.components]
+    wanted = [
+        {name: setting.value for name, setting in part.settings.items()}
+        for part in before.request.components
+    ]
     for edit in edits:
         if edit.component >= len(wanted):
             raise EditError(f"--{edit.name}: the job has no component {edit.component}")
-        job = _remove(job, edit) if edit.value is None else _set(job, edit, edit.value, in_script=in_script)
+        job = (
+            _remove(job, edit)
+            if edit.value is None
+            else _set(job, edit, edit.value, in_script=in_script)
+        )
         if edit.value is None:
             wanted[edit.component].pop(edit.name, None)
         else:
             wanted[edit.component][edit.name] = edit.value or None
-    got = [{name: setting.value for name, setting in part.settings.items()} for part in job.request.components]
+    got = [
+        {name: setting.value for name, setting in part.settings.items()}
+        for part in job.request.components
+    ]
     if job.script != before.script and not in_script:
         raise EditError("this cannot be said on the command line")
     if got != wanted:
         names = ", ".join(f"--{edit.name}" for edit in edits)
-        raise EditError(f"{names} cannot be changed in one place without changing another component of the job")
+        raise EditError(
+            f"{names} cannot be changed in one place without changing another component of the job"
+        )
     return job
 
 
 def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
-    """Return the edits that give every GPU request of every component this type, each in its own spelling.
+    """Return the edits that give every GPU request of every component this type, each in its own
+    spelling.
 
-    All of them get it: Slurm refuses a job that asks for GPUs with a type in one option and without in another.
+    All of them get it: Slurm refuses a job that asks for GPUs with a type in one option and without
+    in another.
 
     Raises:
         GresError: one option asks for several types at once.
@@ -85,14 +105,21 @@ def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submiss
     """Set an option in the place that decides about it, or add it where none does.
 
     Raises:
-        EditError: the script has foreign lines that may decide, or the place has no value to change.
+        EditError: the script has foreign lines that may decide, or the place has no value to
+            change.
     """
     setting = job.request.components[edit.component].settings.get(edit.name)
     foreign = job.request.foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
-        raise EditError(f"--{edit.name}: the script has #{foreign} lines, which may say something else")
-    if setting is None or (isinstance(setting.place, Directive) and setting.place.component != edit.component):
-        return _add(job, edit, value, in_script=in_script)  # what another component's lines say is carried over
+        raise EditError(
+            f"--{edit.name}: the script has #{foreign} lines, which may say something else"
+        )
+    if setting is None or (
+        isinstance(setting.place, Directive) and setting.place.component != edit.component
+    ):
+        return _add(
+            job, edit, value, in_script=in_script
+        )  # what another component's lines say is carried over
     if setting.value == (value or None):
         return job
     place = setting.place
@@ -109,8 +136,14 @@ def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submiss
 
 def _add(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
     script = job.parsed_script if in_script else None
-    if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
-        return job.with_script(scripts.with_option(script, edit.component, edit.name, value or None))
+    if (
+        script is not None
+        and edit.component < len(script.components)
+        and _has_room(script, edit.component)
+    ):
+        return job.with_script(
+            scripts.with_option(script, edit.component, edit.name, value or None)
+        )
     starts = job.command_line.starts
     at = starts[min(edit.component, len(starts) - 1)]
     word = f"--{edit.name}={value}" if value else f"--{edit.name}"
@@ -132,7 +165,9 @@ def _remove(job: Submission, edit: Edit) -> Submission:
             return job
         place = setting.place
         if setting.source is Source.ENVIRONMENT:
-            job = job.but(environ={name: value for name, value in job.environ.items() if name != place})
+            job = job.but(
+                environ={name: value for name, value in job.environ.items() if name != place}
+            )
         elif isinstance(place, Directive):
             script = job.parsed_script
             assert script is not None
@@ -143,7 +178,9 @@ def _remove(job: Submission, edit: Edit) -> Submission:
 
 
 def without(argv: Sequence[str], occurrences: Sequence[Occurrence]) -> tuple[str, ...]:
-    """Return the command line without these options (of `split_command_line` for the same `argv`)."""
+    """Return the command line without these options (of `split_command_line` for the same
+    `argv`).
+    """
     words: list[str | None] = list(argv)
     for occurrence in sorted(occurrences, key=lambda o: (o.at, o.start), reverse=True):
         word = words[occurrence.at]
@@ -161,7 +198,9 @@ def without(argv: Sequence[str], occurrences: Sequence[Occurrence]) -> tuple[str
 
 def _with_value(argv: Sequence[str], occurrence: Occurrence, value: str) -> tuple[str, ...]:
     if occurrence.value is None:
-        raise EditError(f"{occurrence.typed} has no value on the command line that could be changed")
+        raise EditError(
+            f"{occurrence.typed} has no value on the command line that could be changed"
+        )
     words = list(argv)
     words[occurrence.value_at] = words[occurrence.value_at][: occurrence.value_start] + value
     return tuple(words)

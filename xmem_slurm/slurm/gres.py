@@ -1,9 +1,11 @@
-"""How do `--gres`, `--gpus…` and `--tres-per-task` spell a request for GPUs, and how is the type in one changed?
+"""How do `--gres`, `--gpus…` and `--tres-per-task` spell a request for GPUs, and how is the type in
+one changed?
 
-Source: sbatch(1), `--gres`, `--gpus`, `--tres-per-task`; `slurm_get_next_tres` in src/common/slurm_protocol_defs.c.
-A list is `name[:type][:count]`, comma separated, `name` being left out in the `--gpus` family. After the name, what is
-a number (with K, M, G, T or P) is a count and what is not is a type. A type that begins with a digit (the MIG profile
-`1g.10gb`) needs a count after it: Slurm refuses `gpu:1g.10gb` and takes `gpu:1g.10gb:1`.
+Source: sbatch(1), `--gres`, `--gpus`, `--tres-per-task`; `slurm_get_next_tres` in
+src/common/slurm_protocol_defs.c. A list is `name[:type][:count]`, comma separated, `name` being
+left out in the `--gpus` family. After the name, what is a number (with K, M, G, T or P) is a count
+and what is not is a type. A type that begins with a digit (the MIG profile `1g.10gb`) needs a count
+after it: Slurm refuses `gpu:1g.10gb` and takes `gpu:1g.10gb:1`.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,8 +30,9 @@ class GresError(UsageError):
 class Gres(NamedTuple):
     """One entry of a list, in its own spelling.
 
-    `prefix` is what stands before the name (`gres:`, `gres/`) or "". `count_text` is the count as written, "" for none
-    (which means 1). `suffix` is a trailing note such as `(S:0)`, which Slurm prints but users seldom write.
+    `prefix` is what stands before the name (`gres:`, `gres/`) or "". `count_text` is the count as
+    written, "" for none (which means 1). `suffix` is a trailing note such as `(S:0)`, which Slurm
+    prints but users seldom write.
     """
 
     prefix: str
@@ -64,7 +67,8 @@ class Gres(NamedTuple):
 
 
 def parse(text: str) -> tuple[Gres, ...]:
-    """Read a `--gres` or `--tres-per-task` list; `none` and what is no generic resource (`cpu=4`) give no entries.
+    """Read a `--gres` or `--tres-per-task` list; `none` and what is no generic resource (`cpu=4`)
+    give no entries.
 
     Raises:
         GresError: an entry is empty or has too many parts.
@@ -82,28 +86,34 @@ def parse_option(name: str, value: str) -> tuple[Gres, ...]:
 
 
 def with_type(name: str, value: str, gpu_type: str | None) -> str:
-    """Return the value of the option `name` with another GPU type, or none; everything else stays as it was written.
+    """Return the value of the option `name` with another GPU type, or none; everything else stays
+    as it was written.
 
     Raises:
-        GresError: the value asks for GPUs in more than one entry, so that there is no one type to change, or cannot be
-            read.
+        GresError: the value asks for GPUs in more than one entry, so that there is no one type to
+            change, or cannot be read.
     """
     entries = _of_option(name, value)
     if sum(isinstance(entry, Gres) and entry.is_gpu for entry in entries) > 1:
         raise GresError(f"--{name}={value} asks for GPUs in more than one entry")
-    changed = [_typed(each, gpu_type) if isinstance(each, Gres) and each.is_gpu else each for each in entries]
+    changed = [
+        _typed(each, gpu_type) if isinstance(each, Gres) and each.is_gpu else each
+        for each in entries
+    ]
     return _written(name, changed)
 
 
 def with_amount(name: str, value: str, amount: int) -> str:
-    """Return the value of the option `name` with another number of GPUs, of no type; everything else stays.
+    """Return the value of the option `name` with another number of GPUs, of no type; everything
+    else stays.
 
     Raises:
         GresError: as `with_type`.
     """
     entries = _of_option(name, with_type(name, value, None))
     counted = [
-        each._replace(count_text=str(amount)) if isinstance(each, Gres) and each.is_gpu else each for each in entries
+        each._replace(count_text=str(amount)) if isinstance(each, Gres) and each.is_gpu else each
+        for each in entries
     ]
     return _written(name, counted)
 
@@ -116,26 +126,36 @@ def with_entry(value: str | None, entry: str) -> str:
     """
     name = entry.partition(":")[0]
     entries = _entries(value or "none")
-    kept = [entry if isinstance(each, Gres) and each.name == name else str(each) for each in entries]
+    kept = [
+        entry if isinstance(each, Gres) and each.name == name else str(each) for each in entries
+    ]
     return ",".join(kept if entry in kept else [*kept, entry])
 
 
 def without(name: str, value: str, resources: Collection[str]) -> str | None:
-    """Return the value of the option `name` without its entries of these resources; None if nothing is left of it.
+    """Return the value of the option `name` without its entries of these resources; None if nothing
+    is left of it.
 
     Raises:
         GresError: as `parse`.
     """
-    kept = [str(each) for each in _of_option(name, value) if not (isinstance(each, Gres) and each.name in resources)]
+    kept = [
+        str(each)
+        for each in _of_option(name, value)
+        if not (isinstance(each, Gres) and each.name in resources)
+    ]
     return ",".join(kept) or None
 
 
 def _written(name: str, entries: Sequence[Gres | str]) -> str:
-    return ",".join(str(each).removeprefix(f"{GPU}:" if name in GPUS_FAMILY else "") for each in entries)
+    return ",".join(
+        str(each).removeprefix(f"{GPU}:" if name in GPUS_FAMILY else "") for each in entries
+    )
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes that `--mem` and its kin ask for: a number of MiB, or with K, M, G or T (`str_to_mbytes`).
+    """Return the bytes that `--mem` and its kin ask for: a number of MiB, or with K, M, G or T
+    (`str_to_mbytes`).
 
     K is rounded up to whole MiB. 0 means all the memory of a node.
 
@@ -147,14 +167,18 @@ def parse_memory(text: str) -> int:
     if trimmed[-1:].lower() in {"k", "m", "g", "t"}:
         number, unit = trimmed[:-1], trimmed[-1].lower()
     if not (number.isascii() and number.isdigit()):
-        raise GresError(f"{text!r} is no memory size: write a number of MiB, or one with K, M, G or T")
+        raise GresError(
+            f"{text!r} is no memory size: write a number of MiB, or one with K, M, G or T"
+        )
     if unit == "k":
         return -(-int(number) // 1024) << 20
     return int(number) << {"m": 20, "g": 30, "t": 40}[unit]
 
 
 def _of_option(name: str, value: str) -> list[Gres | str]:
-    """Read the value of an option; the `--gpus` family has no names in it: `2`, `a100`, `a100:2`."""
+    """Read the value of an option; the `--gpus` family has no names in it: `2`, `a100`,
+    `a100:2`.
+    """
     if name in GPUS_FAMILY:
         return [_rest("", GPU, ":" + part, value) for part in value.split(",")]
     return _entries(value)
@@ -170,7 +194,9 @@ def _entry(part: str, text: str) -> Gres | str:
     """Read one entry; another kind of TRES (`cpu=4`, `license/x:1`) comes back as it is."""
     prefix = next((prefix for prefix in ("gres:", "gres/") if part.lower().startswith(prefix)), "")
     bare = part[len(prefix) :]
-    if not prefix and ("/" in bare or bare.partition("=")[0].partition(":")[0] in {"cpu", "mem", "node", "billing"}):
+    if not prefix and (
+        "/" in bare or bare.partition("=")[0].partition(":")[0] in {"cpu", "mem", "node", "billing"}
+    ):
         return part
     name, separator, _ = bare.partition(":")
     if not separator:
@@ -195,9 +221,13 @@ def _rest(prefix: str, name: str, rest: str, text: str) -> Gres:
     else:
         parts = rest.split(":")[1:]
     if not all(parts) or len(parts) > 2:
-        raise GresError(f"{text!r} is no list of generic resources: name[:type][:count], comma separated")
+        raise GresError(
+            f"{text!r} is no list of generic resources: name[:type][:count], comma separated"
+        )
     if parts and _is_count(parts[-1]):
-        return Gres(prefix, name, parts[0] if len(parts) > 1 else None, separator, parts[-1], bracket + note)
+        return Gres(
+            prefix, name, parts[0] if len(parts) > 1 else None, separator, parts[-1], bracket + note
+        )
     if len(parts) > 1:
         raise GresError(f"{text!r}: {parts[-1]!r} is no count")
     return Gres(prefix, name, parts[0] if parts else None, separator, "", bracket + note)

@@ -1,6 +1,7 @@
 """Which hosts does a Slurm host list name? `a[1-2,07],b1` names a1, a2, a07 and b1.
 
-Source: scontrol(1), `show hostnames`; numbers keep the width that they are written with, and brackets multiply.
+Source: scontrol(1), `show hostnames`; numbers keep the width that they are written with, and
+brackets multiply.
 """
 
 import itertools
@@ -20,7 +21,8 @@ def expand(text: str) -> tuple[str, ...]:
     """Return the names, in order.
 
     Raises:
-        UsageError: this is no host list, or names more hosts than Slurm takes; the message quotes it.
+        UsageError: this is no host list, or names more hosts than Slurm takes; the message quotes
+            it.
     """
     names = tuple(itertools.islice(_names(text), MOST_HOSTS + 1))
     if len(names) > MOST_HOSTS:
@@ -31,9 +33,14 @@ def expand(text: str) -> tuple[str, ...]:
 def _names(text: str) -> Iterator[str]:
     for part in re.split(r",(?![^\[]*\])", text):
         if not _PART.fullmatch(part):
-            raise UsageError(f"{text!r} is no host list: write names with numbers in brackets, such as a[1-4,7],b1")
+            raise UsageError(
+                f"{text!r} is no host list: write names with numbers in brackets, such as "
+                "a[1-4,7],b1"
+            )
         pieces = re.findall(r"[^\[\]]+|\[[^\]]*\]", part)
-        for combination in itertools.product(*(_numbers(p[1:-1], text) if p[0] == "[" else [p] for p in pieces)):
+        for combination in itertools.product(
+            *(_numbers(p[1:-1], text) if p[0] == "[" else [p] for p in pieces)
+        ):
             yield "".join(combination)
 
 

@@ -1,9 +1,11 @@
-"""Which programs does a job's shell script run, whatever it gives them? By that the points of a sweep are one script.
+"""Which programs does a job's shell script run, whatever it gives them? By that the points of a
+sweep are one script.
 
-A sweep is made by arguments: of `--wrap`, of a script's own, or of a here-document that is another script each time. So
-a command is its program alone: the file that a Python or a launcher runs, the module behind -m, the script of a shell,
-and what stands in the text of its -c. Known limitations: where no program can be told (`./train`, `python -c`), all
-that counts are the first words of the commands; a sweep by files that differ is not seen to be one.
+A sweep is made by arguments: of `--wrap`, of a script's own, or of a here-document that is another
+script each time. So a command is its program alone: the file that a Python or a launcher runs, the
+module behind -m, the script of a shell, and what stands in the text of its -c. Known limitations:
+where no program can be told (`./train`, `python -c`), all that counts are the first words of the
+commands; a sweep by files that differ is not seen to be one.
 """
 
 import hashlib
@@ -23,17 +25,23 @@ _DEPTH = 4
 
 
 def programs(script: bytes, folder: Path, depth: int = _DEPTH) -> Sequence[str]:
-    """Return what a shell script runs from this folder, each program once: the hash of its file, else its name.
+    """Return what a shell script runs from this folder, each program once: the hash of its file,
+    else its name.
 
-    Where no program can be told, the first word of each command; nothing of what the grammar of shells does not take.
+    Where no program can be told, the first word of each command; nothing of what the grammar of
+    shells does not take.
     """
-    commands = [words for words in (body.commands(script) if depth else None) or () if _is_command(words)]
+    commands = [
+        words for words in (body.commands(script) if depth else None) or () if _is_command(words)
+    ]
     found = {program for words in commands for program in _programs(words, folder, depth)}
     return sorted(found or {words[0] for words in commands})
 
 
 def _is_command(words: Sequence[str]) -> bool:
-    return bool(words and words[0] not in ("", ">")) and re.match(r"[A-Za-z_]\w*=", words[0]) is None
+    return (
+        bool(words and words[0] not in ("", ">")) and re.match(r"[A-Za-z_]\w*=", words[0]) is None
+    )
 
 
 def _programs(words: Sequence[str], folder: Path, depth: int) -> Iterator[str]:
@@ -51,7 +59,9 @@ def _programs(words: Sequence[str], folder: Path, depth: int) -> Iterator[str]:
         if _SCRIPT.fullmatch(word):
             yield _known_by(word, [folder / word])
             return
-        module = words[at + 1] if python and word in ("-m", "--module") and at + 1 < len(words) else ""
+        module = (
+            words[at + 1] if python and word in ("-m", "--module") and at + 1 < len(words) else ""
+        )
         if module and not _LAUNCHER.fullmatch(module):
             place = folder / module.replace(".", "/")
             yield _known_by(f"-m {module}", [Path(f"{place}.py"), place / "__main__.py"])

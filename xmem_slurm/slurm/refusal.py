@@ -1,7 +1,7 @@
 """Will sbatch refuse this job at once, whatever is in the queue?
 
-Then there is nothing to estimate: sbatch says what is wrong, and in its own words. Unknown options are not
-judged here, as a newer release or a plugin of the site may know them.
+Then there is nothing to estimate: sbatch says what is wrong, and in its own words. Unknown options
+are not judged here, as a newer release or a plugin of the site may know them.
 """
 
 from xmem_slurm.slurm import script as scripts
@@ -29,12 +29,18 @@ def refusal(job: Submission) -> str | None:
     components = job.request.components
     if len(components) > 1 and components[0].value("array") is not None:
         return "Slurm has no arrays of heterogeneous jobs"
-    return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)
+    return next(
+        (reason for reason in map(_memory_conflict, components) if reason is not None), None
+    )
 
 
 def _without_value(occurrences: tuple[Occurrence, ...]) -> str | None:
     for occurrence in occurrences:
-        if occurrence.option is not None and occurrence.option.arity == REQUIRED and occurrence.value is None:
+        if (
+            occurrence.option is not None
+            and occurrence.option.arity == REQUIRED
+            and occurrence.value is None
+        ):
             return occurrence.typed
     return None
 
@@ -45,7 +51,10 @@ def _bad_line(script: scripts.Script) -> str | None:
         if missing is not None:
             return f"{missing} in the script has no value"
         if component.stray is not None and not script.unknown:
-            return f"line {component.stray.line} of the script: {component.stray.text!r} belongs to no option"
+            return (
+                f"line {component.stray.line} of the script: {component.stray.text!r} belongs "
+                "to no option"
+            )
     return None
 
 
@@ -53,5 +62,12 @@ def _memory_conflict(request: Request) -> str | None:
     names = [setting.name for setting in request.memory]
     if len(names) < 2:
         return None
-    where = "variables" if all(setting.source is Source.ENVIRONMENT for setting in request.memory) else "options"
-    return f"{' and '.join(f'--{name}' for name in names)} exclude each other, and the {where} for both are set"
+    where = (
+        "variables"
+        if all(setting.source is Source.ENVIRONMENT for setting in request.memory)
+        else "options"
+    )
+    return (
+        f"{' and '.join(f'--{name}' for name in names)} exclude each other, and the {where} for "
+        "both are set"
+    )

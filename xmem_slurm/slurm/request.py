@@ -1,11 +1,13 @@
-"""What does a job ask for, once its script, the environment and the command line are put together, and who said it?
+"""What does a job ask for, once its script, the environment and the command line are put together,
+and who said it?
 
-sbatch's order (sbatch(1), INPUT ENVIRONMENT VARIABLES; `process_options_second_pass` in src/sbatch/opt.c): script, then
-SBATCH_* variables, then command line; the last one wins. In a heterogeneous job this happens for each component: the
-environment is the same for all, the last component of the command line serves for the rest of the script's, and options
-that `Option.carried` marks keep their value from one component to the next. Before all that, sbatch reads the whole
-command line once, without its ":" and as if it were environment (`process_options_first_pass`): so a `--mem` of the
-second component is also the first one's, if that has none.
+sbatch's order (sbatch(1), INPUT ENVIRONMENT VARIABLES; `process_options_second_pass` in
+src/sbatch/opt.c): script, then SBATCH_* variables, then command line; the last one wins. In a
+heterogeneous job this happens for each component: the environment is the same for all, the last
+component of the command line serves for the rest of the script's, and options that `Option.carried`
+marks keep their value from one component to the next. Before all that, sbatch reads the whole
+command line once, without its ":" and as if it were environment (`process_options_first_pass`): so
+a `--mem` of the second component is also the first one's, if that has none.
 """
 
 from collections.abc import Mapping
@@ -35,8 +37,8 @@ class Source(StrEnum):
 class Setting(NamedTuple):
     """The value that one option ends up with. `where` is for people; `place` is what an edit needs.
 
-    `place` is a Directive of the script, an Occurrence of the command line, or the name of an environment variable.
-    `value` is None for a flag.
+    `place` is a Directive of the script, an Occurrence of the command line, or the name of an
+    environment variable. `value` is None for a flag.
     """
 
     name: str
@@ -64,7 +66,8 @@ class Request(NamedTuple):
     settings: Mapping[str, Setting]
     default_name: str | None
     foreign: str | None
-    """`PBS` or `BSUB`: sbatch also translates such lines of this script, and what they ask for is not in `settings`."""
+    """`PBS` or `BSUB`: sbatch also translates such lines of this script, and what they ask for is
+    not in `settings`."""
     others: tuple["Request", ...] = ()
     """The components after the first, in the first one."""
 
@@ -109,7 +112,9 @@ class Request(NamedTuple):
     @property
     def with_gpus(self) -> tuple[int, ...]:
         """The numbers of the components that ask for a GPU or a share of one."""
-        return tuple(index for index, component in enumerate(self.components) if component.accelerators)
+        return tuple(
+            index for index, component in enumerate(self.components) if component.accelerators
+        )
 
     @property
     def asks_for_gpu(self) -> bool:
@@ -119,7 +124,9 @@ class Request(NamedTuple):
     @property
     def gpu_types(self) -> tuple[str, ...]:
         """The GPU types that were typed, each once."""
-        return tuple(dict.fromkeys(request.type for request in self.gpus if request.type is not None))
+        return tuple(
+            dict.fromkeys(request.type for request in self.gpus if request.type is not None)
+        )
 
     @property
     def gpus_per_node(self) -> int | None:
@@ -134,7 +141,9 @@ class Request(NamedTuple):
 
     @property
     def gpus_total(self) -> int | None:
-        """GPUs of the component, types added up; None where the request leaves it to the scheduler."""
+        """GPUs of the component, types added up; None where the request leaves it to the
+        scheduler.
+        """
         if not self.gpus:
             return 0
         total = self._amount("gpus")
@@ -151,7 +160,9 @@ class Request(NamedTuple):
 
     @property
     def nodes(self) -> int | None:
-        """The least number of nodes asked for, also by `--ntasks` with `--ntasks-per-node`; or None."""
+        """The least number of nodes asked for, also by `--ntasks` with `--ntasks-per-node`; or
+        None.
+        """
         text = (self.value("nodes") or "").partition("-")[0]
         if text.isdecimal():
             return int(text)
@@ -160,12 +171,20 @@ class Request(NamedTuple):
 
     @property
     def ntasks(self) -> int:
-        """Number of tasks: as asked for, as many as the GPUs are for (sbatch(1)), or one for each node."""
-        gpus = self._amount("gpus") or (self._amount("gres") or self._amount("gpus-per-node")) * (self.nodes or 1)
+        """Number of tasks: as asked for, as many as the GPUs are for (sbatch(1)), or one for each
+        node.
+        """
+        gpus = self._amount("gpus") or (self._amount("gres") or self._amount("gpus-per-node")) * (
+            self.nodes or 1
+        )
         of_gpus = gpus * self._number("ntasks-per-gpu")
         if self._amount("gpus") and self._amount("gpus-per-task"):
             of_gpus = self._amount("gpus") // self._amount("gpus-per-task")
-        return self._number("ntasks") or of_gpus or (self.nodes or 1) * (self._number("ntasks-per-node") or 1)
+        return (
+            self._number("ntasks")
+            or of_gpus
+            or (self.nodes or 1) * (self._number("ntasks-per-node") or 1)
+        )
 
     @property
     def tasks_per_node(self) -> int:
@@ -219,7 +238,9 @@ class Request(NamedTuple):
 
 
 def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script | None) -> Request:
-    """Put the three together; `script` is None for `--wrap`, in whose text sbatch reads no options."""
+    """Put the three together; `script` is None for `--wrap`, in whose text sbatch reads no
+    options.
+    """
     default_name: str | None = None
     if command_line.wrap is not None:
         script, default_name = None, "wrap"
@@ -232,11 +253,15 @@ def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script 
     _take_command_line(settings, command_line.first_pass)
     first_pass_memory = settings.get("mem")
     for index in range(count):
-        settings = {name: setting for name, setting in settings.items() if SBATCH.by_name[name].carried}
+        settings = {
+            name: setting for name, setting in settings.items() if SBATCH.by_name[name].carried
+        }
         if index < len(of_script):
             _take_script(settings, of_script[index].directives)
         _take_environment(settings, environ)
-        _take_command_line(settings, command_line.components[min(index, len(command_line.components) - 1)])
+        _take_command_line(
+            settings, command_line.components[min(index, len(command_line.components) - 1)]
+        )
         _drop_overruled_memory(settings, first_pass_memory)
         foreign = script.foreign if script is not None and "ignore-pbs" not in settings else None
         requests.append(Request(dict(settings), default_name, foreign))
@@ -248,11 +273,15 @@ def _take_script(settings: dict[str, Setting], directives: tuple[Directive, ...]
         occurrence = directive.occurrence
         if _counts(occurrence):
             where = f"line {directive.line} of the script"
-            settings[occurrence.name] = Setting(occurrence.name, occurrence.value, Source.SCRIPT, where, directive)
+            settings[occurrence.name] = Setting(
+                occurrence.name, occurrence.value, Source.SCRIPT, where, directive
+            )
 
 
 def _take_environment(settings: dict[str, Setting], environ: Mapping[str, str]) -> None:
-    """Apply the SBATCH_* variables. A flag's variable can also take the flag away (`slurm_process_option`)."""
+    """Apply the SBATCH_* variables. A flag's variable can also take the flag away
+    (`slurm_process_option`).
+    """
     for option in SBATCH.options:
         for variable in option.variables:
             value = environ.get(variable)
@@ -261,15 +290,21 @@ def _take_environment(settings: dict[str, Setting], environ: Mapping[str, str]) 
             if option.arity == NONE and not _is_yes(value):
                 settings.pop(option.name, None)
                 continue
-            kept = None if option.arity == NONE or (option.arity == OPTIONAL and not value) else value
-            settings[option.name] = Setting(option.name, kept, Source.ENVIRONMENT, variable, variable)
+            kept = (
+                None if option.arity == NONE or (option.arity == OPTIONAL and not value) else value
+            )
+            settings[option.name] = Setting(
+                option.name, kept, Source.ENVIRONMENT, variable, variable
+            )
 
 
 def _take_command_line(settings: dict[str, Setting], occurrences: tuple[Occurrence, ...]) -> None:
     for occurrence in occurrences:
         if _counts(occurrence):
             where = f"{occurrence.typed} on the command line"
-            setting = Setting(occurrence.name, occurrence.value, Source.COMMAND_LINE, where, occurrence)
+            setting = Setting(
+                occurrence.name, occurrence.value, Source.COMMAND_LINE, where, occurrence
+            )
             settings[occurrence.name] = setting
 
 
@@ -286,9 +321,15 @@ def _is_yes(value: str) -> bool:
 
 
 def _drop_overruled_memory(settings: dict[str, Setting], first_pass: Setting | None) -> None:
-    """A memory option of script or command line overrules those of the environment (`_validate_memory_options`)."""
+    """A memory option of script or command line overrules those of the environment
+    (`_validate_memory_options`).
+    """
     given = [settings[name] for name in MEMORY_OPTIONS if name in settings]
-    weak = [setting for setting in given if setting.source is Source.ENVIRONMENT or setting is first_pass]
+    weak = [
+        setting
+        for setting in given
+        if setting.source is Source.ENVIRONMENT or setting is first_pass
+    ]
     if len(weak) < len(given):
         for setting in weak:
             del settings[setting.name]

@@ -1,17 +1,20 @@
-"""Which options does a batch script hold, and how is one of them changed without touching another byte?
+"""Which options does a batch script hold, and how is one of them changed without touching another
+byte?
 
-The rules are sbatch's (src/sbatch/opt.c, `_opt_batch_script` and `get_argument`, 22.05 to 25.11), not the shell's:
+The rules are sbatch's (src/sbatch/opt.c, `_opt_batch_script` and `get_argument`, 22.05 to 25.11),
+not the shell's:
 
-- A line counts if it begins with `#SBATCH` (or `#SLURM`) in its first column. Reading stops at the first line that is
-  neither empty nor a comment.
-- A line is split at white space. '…' and "…" group, a backslash keeps the next character, "#" starts a comment anywhere
-  outside quotes. An empty word ends the line.
-- The words of all lines together go through getopt: an option may stand on one line and its value on the next.
-- `hetjob` or `packjob` as the first word starts the next component of a heterogeneous job; wherever it stands, the rest
-  of its line is not read.
+- A line counts if it begins with `#SBATCH` (or `#SLURM`) in its first column. Reading stops at the
+  first line that is neither empty nor a comment.
+- A line is split at white space. '…' and "…" group, a backslash keeps the next character, "#"
+  starts a comment anywhere outside quotes. An empty word ends the line.
+- The words of all lines together go through getopt: an option may stand on one line and its value
+  on the next.
+- `hetjob` or `packjob` as the first word starts the next component of a heterogeneous job; wherever
+  it stands, the rest of its line is not read.
 
-Known limitation: a backslash before a space outside quotes joins two words since 24.05, and is refused before; we take
-it as the newer releases do.
+Known limitation: a backslash before a space outside quotes joins two words since 24.05, and is
+refused before; we take it as the newer releases do.
 """
 
 from typing import NamedTuple
@@ -23,18 +26,22 @@ _SPACE = b" \t\n\v\f\r"
 _MAGIC = (b"#SBATCH", b"#SLURM")
 _OWN = b"#XMEM"
 _FOREIGN = (b"#BSUB", b"#PBS")
-_FOREIGN_LIMIT = 100  # lines that are no comment before sbatch stops looking for #BSUB and #PBS (src/sbatch/xlate.c)
+# lines that are no comment before sbatch stops looking for #BSUB and #PBS (src/sbatch/xlate.c)
+_FOREIGN_LIMIT = 100
 
 
 class ScriptError(UsageError):
-    """sbatch itself refuses the script's #SBATCH lines, or an option on them cannot be changed; says where and why."""
+    """sbatch itself refuses the script's #SBATCH lines, or an option on them cannot be changed;
+    says where and why.
+    """
 
 
 class ScriptWord(NamedTuple):
     """One word of an #SBATCH line.
 
-    `text` is what sbatch reads, quotes and backslashes resolved; `data[start:end]` is how it is written. For each byte
-    of `text`, `ends` has the offset in `data` just after it and `quotes` the quote that is open there (0 for none).
+    `text` is what sbatch reads, quotes and backslashes resolved; `data[start:end]` is how it is
+    written. For each byte of `text`, `ends` has the offset in `data` just after it and `quotes` the
+    quote that is open there (0 for none).
     """
 
     text: str
@@ -46,7 +53,9 @@ class ScriptWord(NamedTuple):
 
 
 class Directive(NamedTuple):
-    """One option in a script: `occurrence` counts in `Component.words`; `line` (from 1) is where the option stands."""
+    """One option in a script: `occurrence` counts in `Component.words`; `line` (from 1) is where
+    the option stands.
+    """
 
     component: int
     line: int
@@ -54,7 +63,9 @@ class Directive(NamedTuple):
 
 
 class Component(NamedTuple):
-    """The options of one component. `insert_at` is the offset at which a line can be added for it."""
+    """The options of one component. `insert_at` is the offset at which a line can be added for
+    it.
+    """
 
     words: tuple[ScriptWord, ...]
     directives: tuple[Directive, ...]
@@ -87,11 +98,15 @@ class Script(NamedTuple):
     @property
     def directives(self) -> tuple[Directive, ...]:
         """The options of all components, in order."""
-        return tuple(directive for component in self.components for directive in component.directives)
+        return tuple(
+            directive for component in self.components for directive in component.directives
+        )
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Options that are not in the table and have no `=value`: the word after one may be its value."""
+        """Options that are not in the table and have no `=value`: the word after one may be its
+        value.
+        """
         known = (directive.occurrence for directive in self.directives)
         return tuple(o.typed for o in known if o.option is None and o.value is None)
 
@@ -107,7 +122,9 @@ class Script(NamedTuple):
 
     @property
     def refusal(self) -> str | None:
-        """Why sbatch refuses the script whatever its options are (src/sbatch/sbatch.c, _get_script_buffer), or None."""
+        """Why sbatch refuses the script whatever its options are (src/sbatch/sbatch.c,
+        _get_script_buffer), or None.
+        """
         if not self.data.strip(_SPACE):
             return "the script is empty"
         if not self.data.startswith(b"#!"):
@@ -115,17 +132,24 @@ class Script(NamedTuple):
         if b"\0" in self.data:
             return "the script holds a NUL character"
         if b"\r\n" in self.data:
-            return r"the script has DOS line breaks (\r\n); dos2unix, or sed -i 's/\r$//', takes them out"
+            return (
+                r"the script has DOS line breaks (\r\n); "
+                r"dos2unix, or sed -i 's/\r$//', takes them out"
+            )
         return None
 
 
 def parse(data: bytes, plugins: tuple[Option, ...] = ()) -> Script:
-    """Read a script's options; `plugins` are those of a site's SPANK plugins, to know beside sbatch's own.
+    """Read a script's options; `plugins` are those of a site's SPANK plugins, to know beside
+    sbatch's own.
 
     Raises:
-        ScriptError: a quote is not closed, or a word begins with ":": sbatch ends with an error there, too.
+        ScriptError: a quote is not closed, or a word begins with ":": sbatch ends with an error
+            there, too.
     """
-    lines: list[list[tuple[int, int, int]]] = [[]]  # per component: number, start of the words, end of the line
+    lines: list[list[tuple[int, int, int]]] = [
+        []
+    ]  # per component: number, start of the words, end of the line
     own: list[OwnLine] = []
     number = start = 0
     while start < len(data):
@@ -147,7 +171,9 @@ def parse(data: bytes, plugins: tuple[Option, ...] = ()) -> Script:
         start = end + 1
     after_shebang = min(_line_end(data, 0) + 1, len(data)) if data.startswith(b"#!") else 0
     table = SBATCH.with_options(plugins) if plugins else SBATCH
-    components = tuple(_component(data, index, part, after_shebang, table) for index, part in enumerate(lines))
+    components = tuple(
+        _component(data, index, part, after_shebang, table) for index, part in enumerate(lines)
+    )
     return Script(data, components, tuple(own), plugins, _foreign(data))
 
 
@@ -155,14 +181,19 @@ def with_value(script: Script, directive: Directive, value: str) -> Script:
     """Return the script with another value for one option, in the quotes that the old value has.
 
     Raises:
-        ScriptError: the option has no value there, or the value cannot be written on an #SBATCH line.
+        ScriptError: the option has no value there, or the value cannot be written on an #SBATCH
+            line.
     """
     occurrence = directive.occurrence
     words = script.components[directive.component].words
     if occurrence.value is None:
-        raise ScriptError(f"line {directive.line}: {occurrence.typed} has no value that could be changed")
+        raise ScriptError(
+            f"line {directive.line}: {occurrence.typed} has no value that could be changed"
+        )
     if not value:
-        raise ScriptError(f"line {directive.line}: {occurrence.typed} cannot be given an empty value")
+        raise ScriptError(
+            f"line {directive.line}: {occurrence.typed} cannot be given an empty value"
+        )
     word = words[occurrence.value_at]
     begin, quote = _raw_position(word, occurrence.value_start)
     old = script.data[begin : word.end]
@@ -176,10 +207,12 @@ def with_value(script: Script, directive: Directive, value: str) -> Script:
 
 
 def with_option(script: Script, component: int, name: str, value: str | None) -> Script:
-    """Return the script with one more line, `#SBATCH --name=value`, after the last one of that component.
+    """Return the script with one more line, `#SBATCH --name=value`, after the last one of that
+    component.
 
     Raises:
-        ScriptError: the script has no such component, or the value cannot be written on an #SBATCH line.
+        ScriptError: the script has no such component, or the value cannot be written on an #SBATCH
+            line.
     """
     if component >= len(script.components):
         raise ScriptError(f"the script has no component {component}")
@@ -202,8 +235,12 @@ def without(script: Script, directive: Directive) -> Script:
     first = words[occurrence.at]
     last = first if occurrence.value is None else words[occurrence.value_at]
     if last.line != first.line:
-        raise ScriptError(f"line {first.line}: the value of {occurrence.typed} stands on line {last.line}")
-    whole_word = occurrence.start <= 1 and (last is not first or len(first.text) <= 2 or first.text.startswith("--"))
+        raise ScriptError(
+            f"line {first.line}: the value of {occurrence.typed} stands on line {last.line}"
+        )
+    whole_word = occurrence.start <= 1 and (
+        last is not first or len(first.text) <= 2 or first.text.startswith("--")
+    )
     if occurrence.value is not None and occurrence.start == 1:
         whole_word = True
     if whole_word:
@@ -217,7 +254,11 @@ def without(script: Script, directive: Directive) -> Script:
                 begin -= 1
     else:  # one letter of several: -HO, -HCfoo
         begin, _ = _raw_position(first, occurrence.start)
-        end = last.end if occurrence.value is not None else _raw_position(first, occurrence.start + 1)[0]
+        end = (
+            last.end
+            if occurrence.value is not None
+            else _raw_position(first, occurrence.start + 1)[0]
+        )
     return parse(script.data[:begin] + script.data[end:], script.plugins)
 
 
@@ -283,7 +324,9 @@ def _split(data: bytes, number: int, start: int, end: int) -> list[ScriptWord]:
 
 
 def _word(data: bytes, number: int, start: int, end: int) -> ScriptWord:
-    """Read one word of an #SBATCH line as Slurm does, with where each character ended and in which quotes it stood."""
+    """Read one word of an #SBATCH line as Slurm does, with where each character ended and in which
+    quotes it stood.
+    """
     text = bytearray()
     ends: list[int] = []
     quotes: list[int] = []
@@ -313,11 +356,15 @@ def _word(data: bytes, number: int, start: int, end: int) -> ScriptWord:
         quotes.append(quote)
     if quote:
         raise ScriptError(f"line {number}: the quote {chr(quote)} is not closed")
-    return ScriptWord(text.decode(errors="surrogateescape"), number, start, at, tuple(ends), tuple(quotes))
+    return ScriptWord(
+        text.decode(errors="surrogateescape"), number, start, at, tuple(ends), tuple(quotes)
+    )
 
 
 def _raw_position(word: ScriptWord, character: int) -> tuple[int, int]:
-    """Return the offset in the script at which a character of the word begins, and the quote that is open there."""
+    """Return the offset in the script at which a character of the word begins, and the quote that
+    is open there.
+    """
     before = len(word.text[:character].encode(errors="surrogateescape"))
     return (word.ends[before - 1], word.quotes[before - 1]) if before else (word.start, 0)
 
@@ -349,6 +396,10 @@ def _skip_space(data: bytes, start: int, end: int) -> int:
 def _is_separator(data: bytes, start: int, end: int) -> bool:
     for word in (b"packjob", b"hetjob"):
         after = start + len(word)
-        if data[start:after].lower() == word and after <= end and (after == end or data[after] in _SPACE):
+        if (
+            data[start:after].lower() == word
+            and after <= end
+            and (after == end or data[after] in _SPACE)
+        ):
             return True
     return False

@@ -1,13 +1,14 @@
 """Which files does a batch script read, as far as its text tells?
 
-Every word that names a file counts, from each folder that the script may be in by then, variables replaced by what the
-environment and the script say of them; shell scripts are read in turn. What is written to does not count. A script that
-cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown. Of files that are not
-there those count that would be sourced or run, those that a test asks after, and folders that output is to go to.
+Every word that names a file counts, from each folder that the script may be in by then, variables
+replaced by what the environment and the script say of them; shell scripts are read in turn. What is
+written to does not count. A script that cannot be read, or that runs, sources or evaluates what
+cannot be told from here, is Unknown. Of files that are not there those count that would be sourced
+or run, those that a test asks after, and folders that output is to go to.
 
-Scripts that set up an environment (a shell's start-up files, conda's and venv's `activate`, those of modules) count as
-what they are, with what can be told of what they read. What cannot is the doing of programs of the site, which change
-as seldom as its modules.
+Scripts that set up an environment (a shell's start-up files, conda's and venv's `activate`, those
+of modules) count as what they are, with what can be told of what they read. What cannot is the
+doing of programs of the site, which change as seldom as its modules.
 """
 
 import re
@@ -36,11 +37,13 @@ _LEFT = re.compile(r"\$\{?[A-Za-z_]|\$\(|`")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _ENVIRONMENTS = re.compile(r"\$\((?:\S*/)?(?:conda|mamba|micromamba|spack|pyenv)\s")
-"""What is commonly evaluated, or asked where the script to be sourced is, to set up an environment."""
+"""What is commonly evaluated, or asked where the script to be sourced is, to set up an
+environment."""
 _SET_UP = re.compile(
     r"/\.?(?:bashrc|bash_profile|bash_login|profile|bash_aliases)$|/activate$|/profile\.d/|^/etc/|/init/\w*sh$"
 )
-"""Scripts that set one up: bash(1), "INVOCATION"; conda's etc/profile.d/conda.sh; Lmod's init/bash."""
+"""Scripts that set one up: bash(1), "INVOCATION"; conda's etc/profile.d/conda.sh; Lmod's
+init/bash."""
 
 
 class Unknown(Exception):  # noqa: N818 - what it says: it is not known what the script reads
@@ -48,7 +51,9 @@ class Unknown(Exception):  # noqa: N818 - what it says: it is not known what the
 
 
 class _Found(NamedTuple):
-    """What a script reads: every file, and of these the shell scripts that are sourced or run; and folders it makes."""
+    """What a script reads: every file, and of these the shell scripts that are sourced or run; and
+    folders it makes.
+    """
 
     files: set[Path]
     scripts: dict[Path, bytes]
@@ -75,9 +80,17 @@ def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapp
 
 
 def _read(
-    script: bytes, folders: list[Path], environ: Mapping[str, str], reads: _Found, depth: int, *, sets_up: bool = False
+    script: bytes,
+    folders: list[Path],
+    environ: Mapping[str, str],
+    reads: _Found,
+    depth: int,
+    *,
+    sets_up: bool = False,
 ) -> None:
-    """Add what a script reads, and what the scripts that it runs read; of one that `sets_up`, what can be told."""
+    """Add what a script reads, and what the scripts that it runs read; of one that `sets_up`, what
+    can be told.
+    """
     lists = body.commands(script) if depth else None
     if lists is None and not sets_up:
         raise Unknown
@@ -92,11 +105,20 @@ def _read(
 
 
 def _read_command(
-    words: Sequence[str], folders: list[Path], known: Mapping[str, str], reads: _Found, depth: int, *, sets_up: bool
+    words: Sequence[str],
+    folders: list[Path],
+    known: Mapping[str, str],
+    reads: _Found,
+    depth: int,
+    *,
+    sets_up: bool,
 ) -> None:
     """Add what one command reads; `cd` adds to the folders that the next may be in."""
     command = words[0].rpartition("/")[2] if words else ""
-    expanded = [_expanded(word.rpartition("=")[2] if word.startswith("-") else word, known) for word in words]
+    expanded = [
+        _expanded(word.rpartition("=")[2] if word.startswith("-") else word, known)
+        for word in words
+    ]
     _check_told(command, words, expanded)
     if command in _CHANGE_FOLDER:
         there = [folder / expanded[-1] for folder in folders]
@@ -117,7 +139,12 @@ def _read_command(
         _read(run, folders, known, reads, depth - 1, sets_up=sets_up)
     elif run is not None and not (run < len(files) and files[run]):
         reads.files.update(_absent(words, expanded, run, folders))
-    new = {file: index == run for index, each in enumerate(files) for file in each if file not in reads.files}
+    new = {
+        file: index == run
+        for index, each in enumerate(files)
+        for file in each
+        if file not in reads.files
+    }
     reads.files.update(new)
     for file in (file for file, is_script in new.items() if is_script or _is_shell_script(file)):
         if file.stat().st_size > body.MOST_BYTES:
@@ -128,20 +155,29 @@ def _read_command(
 
 
 def _asked_after(expanded: Sequence[str], folders: Sequence[Path]) -> list[Path]:
-    """Return which of the files that a test asks after are not there: the job is another once they are."""
-    names = [name for test, name in pairwise(expanded) if _FILE_TEST.fullmatch(test) and "$" not in name]
+    """Return which of the files that a test asks after are not there: the job is another once they
+    are.
+    """
+    names = [
+        name for test, name in pairwise(expanded) if _FILE_TEST.fullmatch(test) and "$" not in name
+    ]
     return [folder / name for folder in folders for name in names if not (folder / name).exists()]
 
 
 def _missing_folders(output: str, folders: Sequence[Path]) -> set[Path]:
-    """Return the folders that are not there for a command's output: without them it does not run at all."""
+    """Return the folders that are not there for a command's output: without them it does not run at
+    all.
+    """
     if "$" in output:
         return set()
     return {parent for folder in folders if not (parent := (folder / output).parent).exists()}
 
 
-def _absent(words: Sequence[str], expanded: Sequence[str], run: int, folders: Sequence[Path]) -> list[Path]:
-    """Return where the script would be that a command runs, if it is not there, or with the environment's programs.
+def _absent(
+    words: Sequence[str], expanded: Sequence[str], run: int, folders: Sequence[Path]
+) -> list[Path]:
+    """Return where the script would be that a command runs, if it is not there, or with the
+    environment's programs.
 
     Raises:
         Unknown: it cannot be told.
@@ -154,19 +190,24 @@ def _absent(words: Sequence[str], expanded: Sequence[str], run: int, folders: Se
 
 
 def _check_told(command: str, words: Sequence[str], expanded: Sequence[str]) -> None:
-    """Make sure that it can be told what a command runs, but for its own arguments ($@), which others name.
+    """Make sure that it can be told what a command runs, but for its own arguments ($@), which
+    others name.
 
     Raises:
         Unknown: it cannot.
     """
     if command == "eval" and not (len(words) > 1 and _ENVIRONMENTS.match(words[1])):
         raise Unknown
-    if expanded and (_LEFT.search(expanded[0]) or (command in _CHANGE_FOLDER and "$" in expanded[-1])):
+    if expanded and (
+        _LEFT.search(expanded[0]) or (command in _CHANGE_FOLDER and "$" in expanded[-1])
+    ):
         raise Unknown
 
 
 def given_to_a_shell(words: Sequence[str]) -> int | bytes | None:
-    """Return which word is the script of a shell, also behind `srun` and the like, or the text that follows its -c."""
+    """Return which word is the script of a shell, also behind `srun` and the like, or the text that
+    follows its -c.
+    """
     shells = (index for index, word in enumerate(words) if word.rpartition("/")[2] in body.SHELLS)
     at, text = next(shells, len(words)) + 1, False
     while at < len(words) and words[at].startswith(("-", "+")):
@@ -184,13 +225,23 @@ def _expanded(word: str, known: Mapping[str, str]) -> str:
 
 
 def _folders(word: str, folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that `cd` may go to. Those before stay: it may have been in a subshell, or fail."""
-    return [folder / word for folder in folders if (folder / word).is_dir() and folder / word not in folders]
+    """Return the folders that `cd` may go to. Those before stay: it may have been in a subshell, or
+    fail.
+    """
+    return [
+        folder / word
+        for folder in folders
+        if (folder / word).is_dir() and folder / word not in folders
+    ]
 
 
 def _files(word: str, folders: Sequence[Path], known: Mapping[str, str]) -> list[Path]:
-    """Return the files that a word may name: from each of the folders, or, without a slash in it, on PATH."""
-    paths = list(dict.fromkeys(folder / word for folder in folders if word and _is_file(folder / word)))
+    """Return the files that a word may name: from each of the folders, or, without a slash in it,
+    on PATH.
+    """
+    paths = list(
+        dict.fromkeys(folder / word for folder in folders if word and _is_file(folder / word))
+    )
     if paths or "/" in word:
         return paths
     on_path = (Path(place) / word for place in known.get("PATH", "").split(":") if word)

@@ -1,4 +1,6 @@
-"""Does a script end in a worker or a server, which waits for work that others give it? No dry run of it shows any."""
+"""Does a script end in a worker or a server, which waits for work that others give it? No dry run
+of it shows any.
+"""
 
 import re
 from collections.abc import Iterator
@@ -26,6 +28,12 @@ def service(text: str) -> str | None:
 
 
 def _commands_backwards(text: str) -> Iterator[str]:
-    """Yield what is left of a script's lines, the last first, with those that go on in the next put together."""
+    """Yield what is left of a script's lines, the last first, with those that go on in the next put
+    together.
+    """
     lines = text.replace("\\\n", " ").splitlines()
-    return (line.strip() for line in reversed(lines) if line.strip() and not _NO_WORK.fullmatch(line.strip()))
+    return (
+        line.strip()
+        for line in reversed(lines)
+        if line.strip() and not _NO_WORK.fullmatch(line.strip())
+    )

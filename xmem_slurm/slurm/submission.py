@@ -1,4 +1,6 @@
-"""What is submitted? All that sbatch is given for a job, and what it asks for by that; read once."""
+"""What is submitted? All that sbatch is given for a job, and what it asks for by that; read
+once.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +22,8 @@ _READ_FROM = {"command_line": {"argv", "plugins"}, "parsed_script": {"script", "
 class Submission:
     """The words after `sbatch`, the environment, the script's bytes (None for `--wrap`).
 
-    `plugins` are the options that the site's SPANK plugins add to sbatch's own (`client.plugin_options`).
+    `plugins` are the options that the site's SPANK plugins add to sbatch's own
+    (`client.plugin_options`).
     """
 
     argv: tuple[str, ...]
@@ -52,7 +55,9 @@ class Submission:
         return None if self.script is None else scripts.parse(self.script, self.plugins)
 
     def but(self, **fields: Any) -> "Submission":
-        """Return it with these fields instead; what does not hang on those that change is not read again."""
+        """Return it with these fields instead; what does not hang on those that change is not read
+        again.
+        """
         changed = {name: value for name, value in fields.items() if value != getattr(self, name)}
         if not changed:
             return self

@@ -5,7 +5,8 @@ import pwd
 
 
 def name() -> str:
-    """Return it; "nobody" where the system has no name for the number (src/common/uid.c, uid_to_string).
+    """Return it; "nobody" where the system has no name for the number (src/common/uid.c,
+    uid_to_string).
 
     So it is in a container, and on a node whose directory service does not answer.
     """

@@ -1,1 +1,3 @@
-"""Our own folders and files: whose they are, how a file is written whole, what a signal or a kill leaves."""
+"""Our own folders and files: whose they are, how a file is written whole, what a signal or a kill
+leaves.
+"""

@@ -1,9 +1,11 @@
-"""Whose are the folders and files that we keep, and how is a file written whole? The one place that looks.
+"""Whose are the folders and files that we keep, and how is a file written whole? The one place that
+looks.
 
-A kept answer becomes a script that sbatch gets, so nothing is read that anybody else could have written, and nothing is
-put where somebody else could exchange it: a folder of ours is the user's own, no link, and closed to others' writing; a
-file of ours is that, too, and a regular one. What is refused is never repaired: whoever opened it may have been there.
-Files are written beside their place and renamed into it, so that they are there whole or not at all.
+A kept answer becomes a script that sbatch gets, so nothing is read that anybody else could have
+written, and nothing is put where somebody else could exchange it: a folder of ours is the user's
+own, no link, and closed to others' writing; a file of ours is that, too, and a regular one. What is
+refused is never repaired: whoever opened it may have been there. Files are written beside their
+place and renamed into it, so that they are there whole or not at all.
 """
 
 import contextlib
@@ -35,7 +37,9 @@ def record_folder(name: str) -> Path:
 
 
 def data_folder(name: str) -> Path:
-    """Return where files of this kind are that the user's jobs read, and dry runs of them; it need not exist."""
+    """Return where files of this kind are that the user's jobs read, and dry runs of them; it need
+    not exist.
+    """
     import platformdirs  # noqa: PLC0415
 
     return platformdirs.user_data_path("xmem-slurm") / name
@@ -45,7 +49,8 @@ def make(folder: Path) -> Path:
     """Make a folder of ours if there is none, and return it.
 
     Raises:
-        OSError: it cannot be made; what is there is not ours; or somebody else could put another one there.
+        OSError: it cannot be made; what is there is not ours; or somebody else could put another
+        one there.
         SilentPlace: the file system that it is on does not answer.
     """
     silent.require_answers([folder])
@@ -74,12 +79,17 @@ def read(path: Path, most_bytes: int) -> bytes:
     """Return the content of a file of ours.
 
     Raises:
-        OSError: it is not there; or it is a link, no regular file, somebody else's, open to others, or larger.
+        OSError: it is not there; or it is a link, no regular file, somebody else's, open to others,
+            or larger.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or not _is_private(status) or status.st_size > most_bytes:
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or not _is_private(status)
+            or status.st_size > most_bytes
+        ):
             raise PermissionError(errno.EPERM, "not ours", str(path))
         return file.read(most_bytes)
 
@@ -97,12 +107,12 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
 def write_for_user(path: Path, content: bytes) -> None:
     """Write a file where the user wants it; what was there hands on its mode and owner.
 
-    A link stays, and the file that it names is written. A device (/dev/null, a terminal) is written to. What else is no
-    regular file is refused: a FIFO may have no reader.
+    A link stays, and the file that it names is written. A device (/dev/null, a terminal) is written
+    to. What else is no regular file is refused: a FIFO may have no reader.
 
     Raises:
-        OSError: the folder is not there, is full, or is not the user's to write in; it is a link that another user
-            made; or it is no file and no device.
+        OSError: the folder is not there, is full, or is not the user's to write in; it is a link
+            that another user made; or it is no file and no device.
     """
     if path.is_symlink():
         if path.lstat().st_uid not in {os.geteuid(), 0}:
@@ -116,24 +126,34 @@ def write_for_user(path: Path, content: bytes) -> None:
     if before is not None and not stat.S_ISREG(before.st_mode):
         raise OSError(errno.EINVAL, "neither a file nor a device", str(path))
     with _put_in_place(path, content) as descriptor:
-        os.fchmod(descriptor, stat.S_IMODE(before.st_mode) if before is not None else 0o666 & ~_umask())
+        os.fchmod(
+            descriptor, stat.S_IMODE(before.st_mode) if before is not None else 0o666 & ~_umask()
+        )
         if before is not None and os.geteuid() == 0:
             os.fchown(descriptor, before.st_uid, before.st_gid)
 
 
 def unwritable(path: Path) -> str | None:
-    """Return why the user can have no file there, as far as that is seen before there is one, or None."""
+    """Return why the user can have no file there, as far as that is seen before there is one, or
+    None.
+    """
     if path.is_dir():
         return "is a folder"
     if path.exists():
         return None if os.access(path, os.W_OK) else "is not yours to write"
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}"
-    return None if os.access(path.parent, os.W_OK | os.X_OK) else f"{path.parent} is not yours to write in"
+    return (
+        None
+        if os.access(path.parent, os.W_OK | os.X_OK)
+        else f"{path.parent} is not yours to write in"
+    )
 
 
 def by_age(folder: Path) -> list[tuple[float, Path]]:
-    """Return what is in a folder and how many seconds old it is, the youngest first; others may clear up meanwhile."""
+    """Return what is in a folder and how many seconds old it is, the youngest first; others may
+    clear up meanwhile.
+    """
     now, aged = time.time(), []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -144,12 +164,16 @@ def by_age(folder: Path) -> list[tuple[float, Path]]:
 
 @contextmanager
 def _put_in_place(path: Path, content: bytes) -> Iterator[int]:
-    """Write beside `path`, let the caller see to the new file's descriptor, and rename it into place."""
+    """Write beside `path`, let the caller see to the new file's descriptor, and rename it into
+    place.
+    """
     import tempfile  # noqa: PLC0415 - not needed to read
 
     if not path.parent.is_dir():  # else the error would name the file beside it
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)  # private from the first byte
+    descriptor, part = tempfile.mkstemp(
+        prefix=f".{path.name[:100]}.", dir=path.parent
+    )  # private from the first byte
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -1,4 +1,6 @@
-"""What do signals end first? The work under way, which clears up; then this process, as they would have."""
+"""What do signals end first? The work under way, which clears up; then this process, as they would
+have.
+"""
 
 import os
 import signal
@@ -23,12 +25,16 @@ class Signalled(BaseException):
 
 @contextmanager
 def clearing_up() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and a hang-up end what runs inside first, and then this process, as they would have.
+    """Let Ctrl-C, SIGTERM and a hang-up end what runs inside first, and then this process, as they
+    would have.
 
-    The process dies of the signal: a shell says 130 of Ctrl-C, and ends a loop that we were called from. So it does
-    where the exception goes astray: what raises in a destructor or a callback from C, Python only reports.
+    The process dies of the signal: a shell says 130 of Ctrl-C, and ends a loop that we were called
+    from. So it does where the exception goes astray: what raises in a destructor or a callback from
+    C, Python only reports.
     """
-    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    heeded = [
+        number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # not under nohup
     received: list[int] = []
 
     def unwind(number: int, _frame: FrameType | None) -> None:
@@ -37,7 +43,9 @@ def clearing_up() -> Iterator[None]:
         received.append(number)
         raise Signalled(number)
 
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded)  # none comes while only some have this handler
+    mask = signal.pthread_sigmask(
+        signal.SIG_BLOCK, heeded
+    )  # none comes while only some have this handler
     before = {number: signal.signal(number, unwind) for number in heeded}
     report, sys.unraisablehook = sys.unraisablehook, _report_others
     try:

@@ -1,7 +1,7 @@
 """Records that are kept until others need their room: each a file in a folder of the user's cache.
 
-A record is a head, which is JSON of one line, and parts behind it, each compressed alone: a reader who wants the head,
-or one part, unpacks no other. What was given last is the last to go.
+A record is a head, which is JSON of one line, and parts behind it, each compressed alone: a reader
+who wants the head, or one part, unpacks no other. What was given last is the last to go.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from xmem_slurm.state import own_files
 
 MIB = 1 << 20
 _LEVEL = 1
-"""Of gzip: three times smaller than the text, at 100 MB a second; the next levels take longer than they save."""
+"""Of gzip: three times smaller than the text, at 100 MB a second; the next levels take longer than
+they save."""
 
 
 class StoredRecord(NamedTuple):
@@ -48,7 +49,9 @@ class StoredRecord(NamedTuple):
 
 
 class Store(NamedTuple):
-    """A folder of the user's cache for records, at most `most` of them and of `most_bytes` together."""
+    """A folder of the user's cache for records, at most `most` of them and of `most_bytes`
+    together.
+    """
 
     folder_name: str
     most_bytes: int = 64 * MIB
@@ -62,7 +65,8 @@ class Store(NamedTuple):
     def write(self, name: str, head: Mapping[str, object], parts: Sequence[bytes] = ()) -> None:
         """Keep a record, if there is room for it; what cannot be kept is not.
 
-        One that takes a quarter of all the room is not kept: it would push out what many others are for.
+        One that takes a quarter of all the room is not kept: it would push out what many others are
+        for.
         """
         import gzip  # noqa: PLC0415 - as above
 

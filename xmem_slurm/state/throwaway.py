@@ -1,7 +1,8 @@
-"""Where does a dry run have its script and shims, and its layers on disk, and who clears that away if it is killed?
+"""Where does a dry run have its script and shims, and its layers on disk, and who clears that away
+if it is killed?
 
-In a folder of its own, held by a lock while its owner lives: a lock goes with the process, however that ends. Each
-start removes those folders of this user whose lock nobody holds.
+In a folder of its own, held by a lock while its owner lives: a lock goes with the process, however
+that ends. Each start removes those folders of this user whose lock nobody holds.
 """
 
 import fcntl
@@ -16,7 +17,8 @@ from pathlib import Path
 
 @contextmanager
 def made(place: Path, prefix: str) -> Iterator[Path]:
-    """Give a new folder in `place` whose name begins so; no symlink is in its path. It goes at the end.
+    """Give a new folder in `place` whose name begins so; no symlink is in its path. It goes at the
+    end.
 
     What cannot be removed then goes with a later start. Raises OSError.
     """
@@ -34,7 +36,9 @@ def made(place: Path, prefix: str) -> Iterator[Path]:
 
 
 def _new(place: Path, prefix: str) -> tuple[Path, int]:
-    """Make a folder and hold it; another one, where somebody's start found it before it was held."""
+    """Make a folder and hold it; another one, where somebody's start found it before it was
+    held.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         try:
@@ -42,7 +46,9 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        with suppress(OSError):  # a file system without locks: nobody else can take it for left over
+        with suppress(
+            OSError
+        ):  # a file system without locks: nobody else can take it for left over
             fcntl.flock(held, fcntl.LOCK_EX)
         if folder.exists():
             return folder, held
@@ -51,7 +57,11 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
 
 def _clear(left: Path) -> None:
     status = left.lstat()  # of which a umask of before may have left its owner nothing
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & stat.S_IRUSR:
+    if (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & stat.S_IRUSR
+    ):
         left.chmod(stat.S_IRWXU)
     held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,1 +1,3 @@
-"""What is sbatch given for a job: `submit` reads it and becomes sbatch, `answer` decides, `answers` remembers."""
+"""What is sbatch given for a job: `submit` reads it and becomes sbatch, `answer` decides, `answers`
+remembers.
+"""

@@ -1,8 +1,8 @@
 """What is sbatch given for a job, and why?
 
-The job as it is, where it asks for no GPU; what is known of this very submission, where it was sized before
-(`answers`); else what sizing it says (`by_sizing`). Imports here are few: a job without a GPU must not wait for
-pydantic or jinja2.
+The job as it is, where it asks for no GPU; what is known of this very submission, where it was
+sized before (`answers`); else what sizing it says (`by_sizing`). Imports here are few: a job
+without a GPU must not wait for pydantic or jinja2.
 """
 
 import os
@@ -44,7 +44,9 @@ _WOULD_USE_A_GPU = (Kind.ADVISED, Kind.FITS, Kind.CANNOT_CHANGE)
 
 
 class Wishes(NamedTuple):
-    """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM lines."""
+    """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM
+    lines.
+    """
 
     off: bool = False
     dry_run: bool = False
@@ -80,11 +82,13 @@ class Wishes(NamedTuple):
     retry: float = 0
     """On how many larger GPUs it is tried if it runs out of memory."""
     given: Sequence[str] = ()
-    """What of these an option or a variable said, by the option's name: no script and no file goes before it."""
+    """What of these an option or a variable said, by the option's name: no script and no file goes
+    before it."""
 
 
 def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> Decision:
-    """Decide what sbatch is given for a job whose script is read; it is left alone where sbatch will refuse it anyway.
+    """Decide what sbatch is given for a job whose script is read; it is left alone where sbatch
+    will refuse it anyway.
 
     `name` is what the decision is kept under (`answers`), if not by the wishes.
 
@@ -107,7 +111,8 @@ def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None)
 
 
 def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
-    """Return what is known of this submission, or find it; `name` is what it is known under, if not by the wishes.
+    """Return what is known of this submission, or find it; `name` is what it is known under, if not
+    by the wishes.
 
     Of equal submissions at once one is sized, and the others wait for its answer.
 
@@ -119,13 +124,21 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     from xmem_slurm.submission import answers  # noqa: PLC0415
 
     sized_by = wishes._replace(
-        fresh=False, verbose=False, hold=False, report=None, html=None, record=None, summary=False, given=()
+        fresh=False,
+        verbose=False,
+        hold=False,
+        report=None,
+        html=None,
+        record=None,
+        summary=False,
+        given=(),
     )
     before = ran_out(job)
     if before is not None:
         name = answers.key(job, [name or sized_by, before])
     name = name or answers.key(job, sized_by)
-    # A report is drawn from traces that say which lines asked for memory; a known answer may have others.
+    # A report is drawn from traces that say which lines asked for memory; a known answer may have
+    # others.
     drawn = wishes.report is not None or wishes.html is not None
     kept = answers.look_up(name, job) if not wishes.fresh else None
     if kept is not None and not drawn:
@@ -171,17 +184,22 @@ def _sized(
     with admission.alone(name, seconds, tell, made_meanwhile) as made:
         if made is not None:
             return made
-        # A held job sbatch takes, also where no node could run it as it is; who only looks is told what can be said.
+        # A held job sbatch takes, also where no node could run it as it is; who only looks is told
+        # what can be said.
         unasked = wishes.dry_run or "hold" in job.request.settings
         if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
             if wishes.plan:
                 from xmem_slurm.submission import by_plan  # noqa: PLC0415
 
                 return by_plan.decide(job, wishes, tell, name)
-            with admission.turn(rules, until - time.monotonic(), tell):  # before anything that takes CPU time
+            with admission.turn(
+                rules, until - time.monotonic(), tell
+            ):  # before anything that takes CPU time
                 from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
-                return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=before)
+                return by_sizing.decide(
+                    job, not_sized, wishes, tell=tell, name=name, ran_out=before
+                )
     return left_alone(job)  # sbatch says so itself
 
 
@@ -200,7 +218,9 @@ def _places(job: Submission) -> list[str | Path]:
 
 
 def ran_out(job: Submission) -> "RanOut | None":
-    """Return what is known of a script that ran out of GPU memory before, where anything is recorded."""
+    """Return what is known of a script that ran out of GPU memory before, where anything is
+    recorded.
+    """
     if not own_files.record_folder("outcomes").is_dir():
         return None
     from xmem_slurm.outcomes import history  # noqa: PLC0415
@@ -209,7 +229,8 @@ def ran_out(job: Submission) -> "RanOut | None":
 
 
 def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
-    """Say of a job that asks for no GPU that it would use one, where the site wants that, and as far as it is seen.
+    """Say of a job that asks for no GPU that it would use one, where the site wants that, and as
+    far as it is seen.
 
     Raises:
         Refused: it would, and the site wants no such job.
@@ -232,18 +253,27 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
     if stance == "refuse" and not wishes.advise:
         raise Refused(decided.refusal(decided.UNASKED, decision.brief[0]))
     return Decision(
-        Kind.UNASKED_GPU, job, job, lines=decided.lines(decision, verbose=True), brief=decided.lines(decision)
+        Kind.UNASKED_GPU,
+        job,
+        job,
+        lines=decided.lines(decision, verbose=True),
+        brief=decided.lines(decision),
     )
 
 
 def own_words(job: Submission) -> Mapping[str, int]:
     """Return the words of the script's #XMEM lines, and the line of each."""
     script = job.parsed_script
-    return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
+    return {
+        word: line.line
+        for line in (script.own if script is not None else ())
+        for word in line.words
+    }
 
 
 def _not_sized(job: Submission) -> Mapping[int, str]:
-    """Return why components that ask for GPUs are not sized, by their number; an ordinary job is its only one.
+    """Return why components that ask for GPUs are not sized, by their number; an ordinary job is
+    its only one.
 
     Raises:
         NoEstimate: there is none that could be.
@@ -252,10 +282,15 @@ def _not_sized(job: Submission) -> Mapping[int, str]:
     if request.for_another_user:
         raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
     if request.foreign is not None:
-        raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
+        raise NoEstimate(
+            f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH "
+            "lines"
+        )
     waits = services.service(job.command_line.wrap or (job.script or b"").decode(errors="replace"))
     if waits is not None:
-        raise NoEstimate(f"{waits} waits for work that others give it: what that needs is not known here")
+        raise NoEstimate(
+            f"{waits} waits for work that others give it: what that needs is not known here"
+        )
     reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
     not_sized = {index: why for index, why in reasons.items() if why is not None}
     if len(not_sized) == len(reasons):
@@ -267,8 +302,16 @@ def _why_not(job: Request, component: Request) -> str | None:
     """Return why a component that asks for GPUs is not sized, or None."""
     resources = {each.resource for each in component.accelerators}
     if resources - {"gpu"}:
-        several = len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
+        several = (
+            len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
+        )
         if several or job.others:
-            return f"a request for {' and '.join(sorted(resources))} is changed for one process only"
+            return (
+                f"a request for {' and '.join(sorted(resources))} is changed for one process only"
+            )
         return None
-    return "how many GPUs the job gets is left to the scheduler" if component.gpus_total is None else None
+    return (
+        "how many GPUs the job gets is left to the scheduler"
+        if component.gpus_total is None
+        else None
+    )

@@ -1,20 +1,24 @@
-"""What was answered here lately, and does it still hold? The one store of answers, of xsbatch and of `estimate`.
+"""What was answered here lately, and does it still hold? The one store of answers, of xsbatch and
+of `estimate`.
 
-A record holds the decision of a submission, or what was said of an estimate, or both: an estimate of xsbatch's can be
-explained, too. Its name is a hash of what was asked: sbatch's arguments, the script, the folder, the environment (but
-for what changes with every login), what is asked of us, our version. Options that change neither what a job needs nor
-what is chosen for it (`IMMATERIAL`) are not in it: they are taken from who asks. Behind the head stand the files that
-the dry run read, and how each was as it was read (`evidence`), and the traces, of which reports are made. An answer is
-given only if every file is so now: a model that was edited, even while the dry run ran, is never answered from here.
+A record holds the decision of a submission, or what was said of an estimate, or both: an estimate
+of xsbatch's can be explained, too. Its name is a hash of what was asked: sbatch's arguments, the
+script, the folder, the environment (but for what changes with every login), what is asked of us,
+our version. Options that change neither what a job needs nor what is chosen for it (`IMMATERIAL`)
+are not in it: they are taken from who asks. Behind the head stand the files that the dry run read,
+and how each was as it was read (`evidence`), and the traces, of which reports are made. An answer
+is given only if every file is so now: a model that was edited, even while the dry run ran, is never
+answered from here.
 
 What was read is known from three sources: the Pythons of the dry run note what they open
-(`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it names, that are files;
-the site file and the GPU catalogue. An answer does not last where a script sources something that cannot be told from
-here, or where the peak was still growing. That there is no estimate is an answer, too: nobody waits a second time for
-it.
+(`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it
+names, that are files; the site file and the GPU catalogue. An answer does not last where a script
+sources something that cannot be told from here, or where the peak was still growing. That there is
+no estimate is an answer, too: nobody waits a second time for it.
 
-Known limitations: files that native code opens by itself, what `module load` reads, and whether a file exists that was
-never opened. Answers are therefore given for a week only; --xmem-fresh runs dry in any case.
+Known limitations: files that native code opens by itself, what `module load` reads, and whether a
+file exists that was never opened. Answers are therefore given for a week only; --xmem-fresh runs
+dry in any case.
 
 This is on the way of jobs that must not wait, so it imports little.
 """
@@ -51,26 +55,32 @@ MOST_DAYS = 7
 DAYS_WITHOUT_ESTIMATE = 1
 """How long a job goes as it was written without another try..."""
 DAYS_UNSEEN = 1 / 24
-"""...and how long where it was not seen what the dry run read, so that nothing tells when it would end otherwise."""
+"""...and how long where it was not seen what the dry run read, so that nothing tells when it would
+end otherwise."""
 FOR_WHO_WAITS = 0
 """Of an answer that does not last: it is given to those only who were waiting for it."""
 
 _NOT_OF_MEMORY = """
-    begin comment dependency error job-name mail-type mail-user nice open-mode output parsable priority quiet verbose
-    wckey
+    begin comment dependency error job-name mail-type mail-user nice open-mode output parsable
+    priority quiet verbose wckey
 """
 IMMATERIAL = frozenset(_NOT_OF_MEMORY.split())
-"""sbatch's options that say when a job runs and what people are told of it. Its name counts where what the job reads
-has SLURM_JOB_NAME in it (`keep`)."""
-_OF_ONE_ANSWER = {f"XMEM_{name}" for name in ("FRESH", "VERBOSE", "HOLD", "REPORT", "HTML", "RECORD", "SUMMARY")}
-"""Variables of xsbatch's own that say what is done about an answer, and nothing of what is in it."""
+"""sbatch's options that say when a job runs and what people are told of it. Its name counts where
+what the job reads has SLURM_JOB_NAME in it (`keep`)."""
+_OF_ONE_ANSWER = {
+    f"XMEM_{name}" for name in ("FRESH", "VERBOSE", "HOLD", "REPORT", "HTML", "RECORD", "SUMMARY")
+}
+"""Variables of xsbatch's own that say what is done about an answer, and nothing of what is in
+it."""
 _NOT_IN_KEY = _OF_ONE_ANSWER.union(*(SBATCH.by_name[name].variables for name in IMMATERIAL))
 
 
 def key(job: Submission, wishes: Sequence[object]) -> str:
     """Return the name under which the answer to this submission is kept."""
     environ = sorted(
-        (name, value) for name, value in job.environ.items() if name not in _NOT_IN_KEY and evidence.can_matter(name)
+        (name, value)
+        for name, value in job.environ.items()
+        if name not in _NOT_IN_KEY and evidence.can_matter(name)
     )
     script = job.script.hex() if job.script is not None else None
     words = _words(job, material=True)
@@ -79,7 +89,9 @@ def key(job: Submission, wishes: Sequence[object]) -> str:
 
 
 def _words(job: Submission, *, material: bool) -> list[str]:
-    """Return the words of its command line that can matter, or those that cannot; in a heterogeneous job all can."""
+    """Return the words of its command line that can matter, or those that cannot; in a
+    heterogeneous job all can.
+    """
     line = job.command_line
     of_word: dict[int, list[bool]] = {}
     for each in line.first_pass if len(line.components) == 1 else ():
@@ -89,7 +101,9 @@ def _words(job: Submission, *, material: bool) -> list[str]:
 
 
 class Said(NamedTuple):
-    """What is said of an estimate: lines, in brief and in full, and the object of `estimate --json`."""
+    """What is said of an estimate: lines, in brief and in full, and the object of `estimate
+    --json`.
+    """
 
     brief: Sequence[str]
     full: Sequence[str]
@@ -97,10 +111,11 @@ class Said(NamedTuple):
 
 
 class KeptEstimate(NamedTuple):
-    """What was said of each component of a job, and of which: `command` as it was typed in `folder`.
+    """What was said of each component of a job, and of which: `command` as it was typed in
+    `folder`.
 
-    It was `made` at that time (seconds since the epoch). `left` says why there is none of the other components.
-    `several`: it was a heterogeneous job. `templates` is the site's own folder of them.
+    It was `made` at that time (seconds since the epoch). `left` says why there is none of the other
+    components. `several`: it was a heterogeneous job. `templates` is the site's own folder of them.
     """
 
     made: float
@@ -118,7 +133,8 @@ class KeptEstimate(NamedTuple):
         return any(path.resolve() == wanted for path in self._named())
 
     def outdated_by(self) -> str | None:
-        """Return a file that has changed since: of those that it rests on, or the script; else None.
+        """Return a file that has changed since: of those that it rests on, or the script; else
+        None.
 
         Where it is not known what it rests on, of all that the command names.
         """
@@ -150,7 +166,8 @@ class KeptEstimate(NamedTuple):
 
 
 def look_up(name: str, job: Submission, waited_since: float | None = None) -> Decision | None:
-    """Return the decision kept under this name if it still holds, else None; whatever is wrong with it is none.
+    """Return the decision kept under this name if it still holds, else None; whatever is wrong with
+    it is none.
 
     Who has waited for it, since this time, gets the one that was made meanwhile and no other.
     """
@@ -184,7 +201,9 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
 
 
 def look_up_estimate(name: str) -> KeptEstimate | None:
-    """Return the estimate kept under this name if it still holds, else None; whatever is wrong with it is none."""
+    """Return the estimate kept under this name if it still holds, else None; whatever is wrong with
+    it is none.
+    """
     record = STORE.read(name)
     try:
         if record is None or not _holds(record):
@@ -198,7 +217,9 @@ def look_up_estimate(name: str) -> KeptEstimate | None:
 
 
 def newest() -> Iterator[KeptEstimate]:
-    """Yield the estimates that are kept, also those that do not hold any more, what was said last first."""
+    """Yield the estimates that are kept, also those that do not hold any more, what was said last
+    first.
+    """
     for record in STORE.newest():
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             kept = _estimate(record)
@@ -209,7 +230,9 @@ def newest() -> Iterator[KeptEstimate]:
 def find(command: Sequence[str], folder: Path) -> KeptEstimate | None:
     """Return the newest estimate of this command in a folder."""
     words = [*command]
-    return next((each for each in newest() if each.command == words and each.folder == str(folder)), None)
+    return next(
+        (each for each in newest() if each.command == words and each.folder == str(folder)), None
+    )
 
 
 def keep_decision(
@@ -221,11 +244,15 @@ def keep_decision(
     sized: "Mapping[int, Sizing] | None" = None,
     templates: Path | None = None,
 ) -> None:
-    """Keep a decision with what it rests on, where that is known, and with what it was sized from; if there is room."""
+    """Keep a decision with what it rests on, where that is known, and with what it was sized from;
+    if there is room.
+    """
     job, name_counts = decision.written, b"SLURM_JOB_NAME"
     if rests_on is None and not sized:
         return
-    reads_name = name_counts in (job.script or b"") or evidence.mentions(rests_on or (), name_counts)
+    reads_name = name_counts in (job.script or b"") or evidence.mentions(
+        rests_on or (), name_counts
+    )
     kept = {
         "job_name": (job.request.value("job-name") or "") if reads_name else None,
         "kind": decision.kind,
@@ -312,7 +339,10 @@ def _keep(
         "templates": None if templates is None else str(templates),
     }
     by_folder = groupby(sorted(rests_on or (), key=_folder), _folder)
-    files = {folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in its] for folder, its in by_folder}
+    files = {
+        folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in its]
+        for folder, its in by_folder
+    }
     with contextlib.suppress(ValueError):  # a name that is no text
         parts = [json.dumps(None if rests_on is None else files).encode()]
         parts += [_form().dump_json(sized)] if sized else []
@@ -320,7 +350,8 @@ def _keep(
 
 
 def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
-    """Whether what an answer rests on is as it was; and it is not too old, if it does not hold `ever`.
+    """Whether what an answer rests on is as it was; and it is not too old, if it does not hold
+    `ever`.
 
     Raises:
         ValueError, KeyError, TypeError: it cannot be read.
@@ -333,7 +364,8 @@ def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
 
 
 def _estimate(record: StoredRecord) -> KeptEstimate | None:
-    """Return what was said of an estimate; None where nothing was, or another version of ours said it.
+    """Return what was said of an estimate; None where nothing was, or another version of ours said
+    it.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it cannot be read.
@@ -366,7 +398,9 @@ def _said(sized: "Sizing", script: str | None) -> Said:
 
 
 def _form() -> Any:
-    """Return how what is estimated becomes JSON and is read again; who is only told what was said needs none of it."""
+    """Return how what is estimated becomes JSON and is read again; who is only told what was said
+    needs none of it.
+    """
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     from xmem_slurm.sizing.sizing import Sizing  # noqa: PLC0415
@@ -395,14 +429,20 @@ def _folder(file: Evidence) -> str:
 
 
 def _stored(job: Submission, written: Submission) -> dict[str, object]:
-    """Return a changed job for JSON, with of its environment what is not as in the job that was written.
+    """Return a changed job for JSON, with of its environment what is not as in the job that was
+    written.
 
-    Of its command line what can matter; `only_of` is the one that it is for where more than that was changed.
+    Of its command line what can matter; `only_of` is the one that it is for where more than that
+    was changed.
     """
     before, after = written.environ, job.environ
     same = _words(job, material=False) == _words(written, material=False)
     return {
-        "argv": None if job.argv == written.argv else _words(job, material=True) if same else job.argv,
+        "argv": None
+        if job.argv == written.argv
+        else _words(job, material=True)
+        if same
+        else job.argv,
         "only_of": None if same else written.argv,
         "script": job.script.hex() if job.script is not None else None,
         "set": {k: v for k, v in after.items() if before.get(k) != v},

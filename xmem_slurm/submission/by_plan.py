@@ -1,4 +1,6 @@
-"""What is decided of a job whose user wants it trained the best way that fits this site's GPUs (--xmem-plan)?"""
+"""What is decided of a job whose user wants it trained the best way that fits this site's GPUs
+(--xmem-plan)?
+"""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Decision:
-    """Return the job as it trains the best of the ways found, and what of the training that changes; keep it as `name`.
+    """Return the job as it trains the best of the ways found, and what of the training that
+    changes; keep it as `name`.
 
     Raises:
         NoEstimate: it cannot be run dry, or no way fits.
@@ -29,7 +32,9 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     """
     site = loading.load_site(places.site_file(wishes.site, job.environ))
     wanted = wanted_of(job, wishes, site)
-    with terminal.progress("running the job dry as it is", wanted.seconds, verbose=wishes.verbose) as shown:
+    with terminal.progress(
+        "running the job dry as it is", wanted.seconds, verbose=wishes.verbose
+    ) as shown:
         found = on_site.plan(job, wanted, tell, shown)
     best = found.best
     ready = found.submission(best)
@@ -43,9 +48,14 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     brief += [f"this {'changes' if allowed else 'would change'} {each}" for each in changes]
     brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
     kind, given = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
-    decision = Decision(kind, job, given, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
+    decision = Decision(
+        kind, job, given, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief
+    )
     estimates = [row.estimate for row in found.plan.rows if row.estimate is not None]
-    traces = [found.plan.base.trace, *(rank.trace for estimate in estimates for rank in estimate.ranks)]
+    traces = [
+        found.plan.base.trace,
+        *(rank.trace for estimate in estimates for rank in estimate.ranks),
+    ]
     site_file = places.site_file(wishes.site, job.environ)
     basis = by_sizing.basis_of(job, site_file, found.site.templates, learned.files(found.site))
     answers.keep_decision(name, decision, *by_sizing.lasts(traces, basis))
@@ -62,7 +72,9 @@ def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWa
     wanted = on_site.PlanWanted(
         site=wishes.site, on=pinned, margin=wishes.margin, policy=wishes.policy, fresh=wishes.fresh
     )
-    if wishes.budget != wishes._field_defaults["budget"]:  # of many dry runs more is the default than of one
+    if (
+        wishes.budget != wishes._field_defaults["budget"]
+    ):  # of many dry runs more is the default than of one
         wanted = wanted._replace(seconds=wishes.budget)
     return wanted
 
@@ -76,7 +88,14 @@ def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:
     types = job.request.gpu_types
     if not types or not (wishes.keep_type or site.policy.keep_type):
         return []
-    found = [name for name, option in site.option.items() if option.share is None and option.type in types]
+    found = [
+        name
+        for name, option in site.option.items()
+        if option.share is None and option.type in types
+    ]
     if not found:
-        raise UsageError(f"the type {', '.join(sorted(types))} is to be kept, and site {site.name} names no such GPU")
+        raise UsageError(
+            f"the type {', '.join(sorted(types))} is to be kept, and site {site.name} names no "
+            "such GPU"
+        )
     return found

@@ -1,4 +1,5 @@
-"""What is decided of a job that is sized: dry runs, an estimate, a place for it, the request rewritten; and kept.
+"""What is decided of a job that is sized: dry runs, an estimate, a place for it, the request
+rewritten; and kept.
 
 Everything heavy is imported here, where a GPU job waits seconds anyway.
 """
@@ -46,7 +47,8 @@ def decide(
     name: str,
     ran_out: RanOut | None,
 ) -> Decision:
-    """Size each component that is not `not_sized`, decide what becomes of it, and keep that under `name`; in its turn.
+    """Size each component that is not `not_sized`, decide what becomes of it, and keep that under
+    `name`; in its turn.
 
     `ran_out` is what is known of a script that ran out of GPU memory before.
 
@@ -73,15 +75,24 @@ def decide(
             if _is_refused(wishes, site):
                 raise Refused(decided.refusal(decided.of_components(job.request, left)))
         decision = _without_estimate(job, left, site, unused=unused, advise=wishes.advise)
-        answers.keep_decision(name, decision, *_lasts_without_estimate(list(errors.values()), basis))
+        answers.keep_decision(
+            name, decision, *_lasts_without_estimate(list(errors.values()), basis)
+        )
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
-    too_small = [line for part in decision.parts.values() if (line := terminal.runs_out(part.kind, part.sizing))]
+    too_small = [
+        line
+        for part in decision.parts.values()
+        if (line := terminal.runs_out(part.kind, part.sizing))
+    ]
     if too_small and _is_refused(wishes, site):
         raise Refused(decided.refusal(*too_small))
-    full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
+    full, brief = (
+        terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each)
+        for each in (False, True)
+    )
     before = [ran_out.words] if ran_out is not None else []
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
     if not job.request.others:
@@ -89,7 +100,9 @@ def decide(
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
         most = int(wishes.retry) if may_ask else 0
         retries = _larger(job, site, gpus, sized[0], most, experience=experience)
-        decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
+        decision = decision._replace(
+            prediction=prediction.of(sized[0].estimate, gpu), retries=retries
+        )
     rests_on, days = _lasts(decision, site, basis)
     answers.keep_decision(name, decision, rests_on, days, sized=sized, templates=site.templates)
     return decision
@@ -111,7 +124,9 @@ def _sizings(
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry, and return what that says of each component that is sized."""
     budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
-    with terminal.progress("running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose):
+    with terminal.progress(
+        "running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose
+    ):
         orders = sizing.size_components(
             job,
             [index for index in job.request.with_gpus if index not in not_sized],
@@ -134,7 +149,8 @@ def _sizings(
 def _without_estimate(
     job: Submission, reasons: Mapping[int, str], site: Site, *, unused: bool, advise: bool
 ) -> Decision:
-    """Return what is decided of a job of which nothing was sized; `unused` where its dry run used no GPU.
+    """Return what is decided of a job of which nothing was sized; `unused` where its dry run used
+    no GPU.
 
     Raises:
         Refused: the site wants no job that asks for a GPU and uses none.
@@ -147,10 +163,13 @@ def _without_estimate(
 
 
 _Lasts = tuple[Sequence[Evidence] | None, float]
-"""What an answer rests on, None where that is not as it was any more; and for how many days it is known."""
+"""What an answer rests on, None where that is not as it was any more; and for how many days it is
+known."""
 
 
-def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[Evidence] | None) -> _Lasts:
+def _lasts_without_estimate(
+    errors: Sequence[NoEstimate], basis: Sequence[Evidence] | None
+) -> _Lasts:
     """Return what it rests on that there is no estimate, and for how many days that is known."""
     read = [file for error in errors for file in error.files or ()]
     seen = basis is not None and all(error.files is not None for error in errors)
@@ -162,25 +181,32 @@ def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[Eviden
 def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> _Lasts:
     """Return what a decision by size rests on, and for how many days it is known."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
-    same_again = not decision.left and site.policy.order != "start"  # the queue is another one each time
+    same_again = (
+        not decision.left and site.policy.order != "start"
+    )  # the queue is another one each time
     return lasts(traces, basis if same_again else None)
 
 
 def lasts(traces: Sequence[Trace], basis: Sequence[Evidence] | None) -> _Lasts:
-    """Return what an answer from these traces rests on, and for how many days it is known; `basis` as of `basis_of`."""
+    """Return what an answer from these traces rests on, and for how many days it is known; `basis`
+    as of `basis_of`.
+    """
     whole = basis is not None and all(trace.files and trace.is_whole for trace in traces)
     read = [file for trace in traces for file in trace.files]
-    return evidence.lasting([*(basis or ()), *read]), answers.MOST_DAYS if whole else answers.FOR_WHO_WAITS
+    return evidence.lasting(
+        [*(basis or ()), *read]
+    ), answers.MOST_DAYS if whole else answers.FOR_WHO_WAITS
 
 
 def basis_of(
     job: Submission, site_file: Path | None, templates: Path | None, margins: Sequence[Path]
 ) -> list[Evidence] | None:
-    """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
+    """Return what the answer rests on beside what Python reads, as it is now; None where that
+    cannot be told.
 
-    The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
-    own folder `templates`, too), the files of learned `margins`, and what the batch script names. What Slurm writes for
-    the job is none of it.
+    The site file and those that would go before it, the GPU catalogue, the template of a changed
+    script (in the site's own folder `templates`, too), the files of learned `margins`, and what the
+    batch script names. What Slurm writes for the job is none of it.
     """
     named = kept_runs.named_by(from_submission(job))
     if named is None:
@@ -196,11 +222,16 @@ def basis_of(
 
 
 def _with_parts(
-    job: Submission, wishes: "Wishes", site: Site, gpus: Mapping[str, Gpu], sized: Mapping[int, Sizing]
+    job: Submission,
+    wishes: "Wishes",
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    sized: Mapping[int, Sizing],
 ) -> Decision:
     """Change each component's request to the option that was chosen, if that is allowed.
 
-    Components of a heterogeneous job that get the same option are changed together: one place may set it for them.
+    Components of a heterogeneous job that get the same option are changed together: one place may
+    set it for them.
 
     Raises:
         UsageError: an ordinary job's request cannot be changed.
@@ -224,7 +255,10 @@ def _with_parts(
         except UsageError as error:
             if allowed and not job.request.others:
                 raise
-            parts |= {index: Part(Kind.CANNOT_CHANGE, each, why=str(error)) for index, each in group.items()}
+            parts |= {
+                index: Part(Kind.CANNOT_CHANGE, each, why=str(error))
+                for index, each in group.items()
+            }
             continue
         first, last = next(iter(group)), next(reversed(group))
         copied = not in_script and allowed and changed.script != job.script
@@ -252,7 +286,10 @@ def _larger(
     the job needs another amount, and its outcome would be held against the wrong figure.
     """
     placement, found = sized.placement, list[Retry]()
-    size = max((gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice), default=None)
+    size = max(
+        (gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice),
+        default=None,
+    )
     whole = (v for v in placement.verdicts if v.share is None and v.fits is not False)
     for verdict in sorted(whole, key=lambda v: (v.gpu.total_bytes, site.option[v.name].cost)):
         if size is None or verdict.gpu.total_bytes <= size or len(found) == most:
@@ -268,12 +305,27 @@ def _larger(
 
 
 def _rewritten(
-    job: Submission, choice: str, site: Site, gpus: Mapping[str, Gpu], group: Mapping[int, Sizing], *, in_script: bool
+    job: Submission,
+    choice: str,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    group: Mapping[int, Sizing],
+    *,
+    in_script: bool,
 ) -> tuple[Submission, Sequence[Change]]:
-    """Return the job with a group of its components asking for the GPU option that was chosen for all of them."""
+    """Return the job with a group of its components asking for the GPU option that was chosen for
+    all of them.
+    """
     option, units = site.option[choice], next(iter(group.values())).placement.units
-    granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
-    reasons = (decided.of_component(job.request, index, terminal.reason(each)) for index, each in group.items())
+    granted = (
+        sharing.grant(option, gpus[choice], units, job.environ)
+        if option.share is not None
+        else None
+    )
+    reasons = (
+        decided.of_component(job.request, index, terminal.reason(each))
+        for index, each in group.items()
+    )
     return rewrite(
         job,
         option,

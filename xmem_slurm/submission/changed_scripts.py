@@ -1,8 +1,9 @@
 """Where does a changed script stay, so that the job's record can point at it, and for how long?
 
-Slurm takes a job's name from the script's file name, and shows its path as the job's Command. So a changed script goes
-to a folder of its own below the user's state directory, under the name that it had. Slurm copies the script when the
-job is submitted: once sbatch has read it the copy is only for people, and may go when it is old.
+Slurm takes a job's name from the script's file name, and shows its path as the job's Command. So a
+changed script goes to a folder of its own below the user's state directory, under the name that it
+had. Slurm copies the script when the job is submitted: once sbatch has read it the copy is only for
+people, and may go when it is old.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ KEPT_DAYS = 30
 KEPT_MOST = 500
 """...and how many stay at most..."""
 KEPT_SECONDS = 3600
-"""...except the youngest: sbatch may be about to read them, even one that waits for a slow controller."""
+"""...except the youngest: sbatch may be about to read them, even one that waits for a slow
+controller."""
 
 
 def keep(name: str, script: bytes) -> Path:

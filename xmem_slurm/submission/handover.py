@@ -1,10 +1,13 @@
-"""How does this process become sbatch, so that neither sbatch, the shell nor the job can tell who was here before?
+"""How does this process become sbatch, so that neither sbatch, the shell nor the job can tell who
+was here before?
 
-exec keeps the process: its number, folder, limits, open files, terminal, and whom its exit code and signals go to. What
-Python changed in it is undone here:
+exec keeps the process: its number, folder, limits, open files, terminal, and whom its exit code and
+signals go to. What Python changed in it is undone here:
 
-- Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so across exec (`_PySignal_Init`, Python/pylifecycle.c).
-- A script that could be read only once, from standard input or a pipe, is put back where it was read.
+- Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so across exec (`_PySignal_Init`,
+  Python/pylifecycle.c).
+- A script that could be read only once, from standard input or a pipe, is put back where it was
+  read.
 """
 
 import os
@@ -18,11 +21,14 @@ from typing import NoReturn
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _MARK = "xmem-slurm-was-here"
-"""An open file without content or path: unlike a variable it stays with sbatch, and no job inherits it."""
+"""An open file without content or path: unlike a variable it stays with sbatch, and no job inherits
+it."""
 
 
 def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Replace this process by sbatch; `argv` is without the command itself, which goes by the name of sbatch."""
+    """Replace this process by sbatch; `argv` is without the command itself, which goes by the name
+    of sbatch.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with suppress(OSError):  # nobody reads it any more
@@ -35,17 +41,24 @@ def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> No
 
 
 def mark(environ: Mapping[str, str]) -> list[int]:
-    """Open what tells a site's filter that this was xsbatch, if there may be a filter; return its descriptor."""
+    """Open what tells a site's filter that this was xsbatch, if there may be a filter; return its
+    descriptor.
+    """
     return [os.memfd_create(_MARK)] if _may_have_filter(environ) else []
 
 
 def _may_have_filter(environ: Mapping[str, str]) -> bool:
-    """Whether Slurm may have a Lua cli_filter here: it lies beside slurm.conf (cli_filter_plugins(8)).
+    """Whether Slurm may have a Lua cli_filter here: it lies beside slurm.conf
+    (cli_filter_plugins(8)).
 
     Where that is, only Slurm knows: many a site has built it with another sysconfdir.
     """
     named = environ.get("SLURM_CONF")
-    places = [Path(named)] if named else [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
+    places = (
+        [Path(named)]
+        if named
+        else [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
+    )
     present = [place for place in places if place.exists()]
     return not present or any(place.with_name("cli_filter.lua").exists() for place in present)
 
@@ -56,9 +69,13 @@ def die_of_broken_pipe() -> None:
 
 
 def is_marked(process: int) -> bool:
-    """Whether this process was xsbatch before it became sbatch: a site's filter need not look at its job again."""
+    """Whether this process was xsbatch before it became sbatch: a site's filter need not look at
+    its job again.
+    """
     links = Path("/proc", str(process), "fd").iterdir()
-    return any(str(link.readlink()).startswith(f"/memfd:{_MARK}") for link in links if link.is_symlink())
+    return any(
+        str(link.readlink()).startswith(f"/memfd:{_MARK}") for link in links if link.is_symlink()
+    )
 
 
 def replay(content: bytes, descriptor: int) -> None:

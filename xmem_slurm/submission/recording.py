@@ -1,7 +1,8 @@
-"""Is what a job really uses to be recorded, where, and beside which prediction? It is so by the job's environment.
+"""Is what a job really uses to be recorded, where, and beside which prediction? It is so by the
+job's environment.
 
-A recorder (`recorder/sitecustomize.py`) comes first on its PYTHONPATH, and the prediction goes with it as one variable:
-no number of a job is known before sbatch has it.
+A recorder (`recorder/sitecustomize.py`) comes first on its PYTHONPATH, and the prediction goes with
+it as one variable: no number of a job is known before sbatch has it.
 """
 
 import json
@@ -28,7 +29,9 @@ _NOT = (Kind.LEFT_ALONE, Kind.REFUSED, Kind.UNASKED_GPU)
 
 
 def sampled(decision: Decision, wishes: Wishes) -> Decision:
-    """Leave some jobs as they were written, where the site wants a sample of what all jobs really use."""
+    """Leave some jobs as they were written, where the site wants a sample of what all jobs really
+    use.
+    """
     if decision.kind is not Kind.REWRITTEN or decision.prediction is None:
         return decision
     with suppress(LookupError, TypeError, ValueError):
@@ -43,7 +46,9 @@ def sampled(decision: Decision, wishes: Wishes) -> Decision:
 
 
 def recorded(decision: Decision, wishes: Wishes) -> Decision:
-    """Return the decision with the recorder in the job's environment, if that is wanted; it is not over any error."""
+    """Return the decision with the recorder in the job's environment, if that is wanted; it is not
+    over any error.
+    """
     if decision.kind in _NOT or not is_wanted(decision, wishes):
         return decision
     try:
@@ -59,7 +64,9 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
         )
         content = {**predicted._asdict(), "submitted_on": platform.node()}
         variables = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(RECORDER), ready.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(RECORDER), ready.environ.get("PYTHONPATH")])
+            ),
             "XMEM_RECORD_TO": os.pathsep.join(filter(None, [str(own), spool])),
             "XMEM_PREDICTION": json.dumps(content, separators=(",", ":")),
             **({"XMEM_SUMMARY": "1"} if wishes.summary else {}),
@@ -70,7 +77,9 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
     export = written.request.value("export")
     if export is None or "ALL" in export.upper().split(","):
         return decision
-    return decision.noting(f"what it uses is not recorded: with --export={export} the recorder does not reach the job")
+    return decision.noting(
+        f"what it uses is not recorded: with --export={export} the recorder does not reach the job"
+    )
 
 
 def _is_there(folder: Path) -> bool:
@@ -79,7 +88,9 @@ def _is_there(folder: Path) -> bool:
 
 
 def is_wanted(decision: Decision, wishes: Wishes) -> bool:
-    """Whether the user wants it, or, where they do not say, their site does, of this share of its users."""
+    """Whether the user wants it, or, where they do not say, their site does, of this share of its
+    users.
+    """
     if wishes.record is not None or wishes.summary or wishes.retry:
         return bool(wishes.record) or wishes.summary or wishes.retry > 0
     tables = _tables(decision, wishes)
@@ -87,7 +98,9 @@ def is_wanted(decision: Decision, wishes: Wishes) -> bool:
         share = float(tables.get("share_of_users", 1))
     except (TypeError, ValueError):
         return False
-    return tables.get("record") is True and zlib.crc32(str(os.getuid()).encode()) % 1000 < 1000 * share
+    return (
+        tables.get("record") is True and zlib.crc32(str(os.getuid()).encode()) % 1000 < 1000 * share
+    )
 
 
 def _tables(decision: Decision, wishes: Wishes) -> Mapping[str, Any]:

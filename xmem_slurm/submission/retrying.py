@@ -1,8 +1,9 @@
 """What is submitted beside a job for the case that it runs out of GPU memory (--xmem-retry)?
 
-Each is a job of its own on a larger GPU, which Slurm starts if the one before it fails (`--dependency=afternotok`) and
-forgets if that does not; a requeue would keep the first job's typed GPU and pend for ever. It ends at once where the
-one before failed for another reason, as the recorder's line of that one says.
+Each is a job of its own on a larger GPU, which Slurm starts if the one before it fails
+(`--dependency=afternotok`) and forgets if that does not; a requeue would keep the first job's typed
+GPU and pend for ever. It ends at once where the one before failed for another reason, as the
+recorder's line of that one says.
 """
 
 import re
@@ -30,17 +31,27 @@ def why_not(decision: Decision) -> str | None:
     script = decision.ready.parsed_script
     if not decision.retries:
         return "there is no larger GPU to try, or its request is not to be changed"
-    if script is None or decision.ready.command_line.script_index is None or script.interpreter not in SHELLS:
+    if (
+        script is None
+        or decision.ready.command_line.script_index is None
+        or script.interpreter not in SHELLS
+    ):
         return "its script is no file for a shell, which could see why the job before it failed"
     if request.value("array") is not None or decision.written.command_line.has("wait"):
         return "not with --array or --wait"
-    if decision.written.command_line.has("quiet") and not decision.written.command_line.has("parsable"):
+    if decision.written.command_line.has("quiet") and not decision.written.command_line.has(
+        "parsable"
+    ):
         return "with --quiet alone sbatch does not say which job it is for"
     return None
 
 
-def submit(sbatch: Path, first: Submission, others: Sequence[Submission], tell: Callable[[list[str]], None]) -> int:
-    """Submit a job, and those that are for the case that the one before them runs out; return sbatch's exit status."""
+def submit(
+    sbatch: Path, first: Submission, others: Sequence[Submission], tell: Callable[[list[str]], None]
+) -> int:
+    """Submit a job, and those that are for the case that the one before them runs out; return
+    sbatch's exit status.
+    """
     marks = handover.mark(first.environ)
     done = subprocess.run(
         [sbatch, *first.argv],
@@ -85,15 +96,28 @@ def _submitted(sbatch: Path, job: Submission, marks: Sequence[int]) -> str:
 
 
 def after(job: Submission, before: Sequence[str]) -> Submission:
-    """Return a job to be submitted from standard input, for the case that all of these fail and the last runs out."""
+    """Return a job to be submitted from standard input, for the case that all of these fail and the
+    last runs out.
+    """
     script, index = job.parsed_script, job.command_line.script_index
     assert script is not None
     assert index is not None
-    name = [] if job.request.value("job-name") else [f"--job-name={job.argv[index].rpartition('/')[2]}"]
-    ours = [f"--dependency=afternotok:{':'.join(before)}", "--kill-on-invalid-dep=yes", "--open-mode=append", *name]
+    name = (
+        []
+        if job.request.value("job-name")
+        else [f"--job-name={job.argv[index].rpartition('/')[2]}"]
+    )
+    ours = [
+        f"--dependency=afternotok:{':'.join(before)}",
+        "--kill-on-invalid-dep=yes",
+        "--open-mode=append",
+        *name,
+    ]
     end = max(component.insert_at for component in script.components)
     guarded = script.data[:end] + _guard(before[-1]).encode() + script.data[end:]
-    return job.but(argv=(*job.argv[:index], *ours, "/dev/stdin", *job.argv[index + 1 :]), script=guarded)
+    return job.but(
+        argv=(*job.argv[:index], *ours, "/dev/stdin", *job.argv[index + 1 :]), script=guarded
+    )
 
 
 def _guard(before: str) -> str:
@@ -102,5 +126,6 @@ def _guard(before: str) -> str:
     told = f"xmem-slurm: job {before} did not run out of GPU memory, and is not run again"
     return (
         f"# xmem-slurm: for the case that job {before} ran out of GPU memory\n"
-        f"""grep -qs '"job":"{before}".*"state":"oom"' {folder}/*.jsonl || {{ echo '{told}'; exit 0; }}\n"""
+        f"""grep -qs '"job":"{before}".*"state":"oom"' {folder}/*.jsonl"""
+        f""" || {{ echo '{told}'; exit 0; }}\n"""
     )

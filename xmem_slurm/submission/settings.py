@@ -1,6 +1,8 @@
-"""Which of xsbatch's own options are set, and where? In the user's file, an #XMEM line, the environment, on the line.
+"""Which of xsbatch's own options are set, and where? In the user's file, an #XMEM line, the
+environment, on the line.
 
-The later of these counts. The file and the script are read for a job that asks for a GPU alone: the others do not wait.
+The later of these counts. The file and the script are read for a job that asks for a GPU alone: the
+others do not wait.
 """
 
 import re
@@ -14,7 +16,8 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission.answer import Wishes
 
 _ORDERS = ("cost", "memory", "start")
-"""What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
+"""What --xmem-policy takes; a site file's `policy.order` is one of these, too
+(`site.schema.Order`)."""
 
 RANKS = "all|last|[0-9]+(,[0-9]+)*"
 """What --xmem-ranks takes (`xmem_slurm.dryrun.order`)."""
@@ -22,10 +25,12 @@ TASKS = r"\d+(,\d+)*"
 
 
 class OwnOption(NamedTuple):
-    """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too.
+    """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_…
+    sets it, too.
 
-    `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything, or what
-    is of a `form`, an expression that a value must match. A typed file must be one that can be read, or written.
+    `takes` are the words that are taken as a value, or the least and the most of a number; () takes
+    anything, or what is of a `form`, an expression that a value must match. A typed file must be
+    one that can be read, or written.
     """
 
     name: str
@@ -46,15 +51,26 @@ OWN_OPTIONS = (
     OwnOption("xmem-off", "", "submit as written, without a look at it"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption(
-        "xmem-plan", "", "train it the best way that fits this site's GPUs; changes how it trains, and says what"
+        "xmem-plan",
+        "",
+        "train it the best way that fits this site's GPUs; changes how it trains, and says what",
     ),
     OwnOption("xmem-hold", "", "submit held, where it could not be sized"),
     OwnOption("xmem-strict", "", "submit nothing that cannot start, or will run out of GPU memory"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
-    OwnOption("xmem-record", "", "record what the job really uses of its GPUs, in your state folder"),
-    OwnOption("xmem-summary", "", "record it, and say at the end of the job's output what was estimated and used"),
     OwnOption(
-        "xmem-retry", "times", "should it run out of GPU memory, try larger ones: a new job each time (0)", (0, 5)
+        "xmem-record", "", "record what the job really uses of its GPUs, in your state folder"
+    ),
+    OwnOption(
+        "xmem-summary",
+        "",
+        "record it, and say at the end of the job's output what was estimated and used",
+    ),
+    OwnOption(
+        "xmem-retry",
+        "times",
+        "should it run out of GPU memory, try larger ones: a new job each time (0)",
+        (0, 5),
     ),
     OwnOption("xmem-verbose", "", "say what the memory is for, and why it is how sure"),
     OwnOption(
@@ -71,11 +87,22 @@ OWN_OPTIONS = (
         (0, 90),
     ),
     OwnOption(
-        "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
+        "xmem-engine",
+        "name",
+        "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto",
+        ENGINES,
     ),
-    OwnOption("xmem-ranks", "list", "ranks that are run beside the first: all, last, or numbers (0,3)", form=RANKS),
     OwnOption(
-        "xmem-array-tasks", "list", "array tasks that are run, in place of those that are chosen: 7 or 1,5", form=TASKS
+        "xmem-ranks",
+        "list",
+        "ranks that are run beside the first: all, last, or numbers (0,3)",
+        form=RANKS,
+    ),
+    OwnOption(
+        "xmem-array-tasks",
+        "list",
+        "array tasks that are run, in place of those that are chosen: 7 or 1,5",
+        form=TASKS,
     ),
     OwnOption(
         "xmem-site",
@@ -125,18 +152,34 @@ def user_file() -> Path:
 
 
 def of_environment(environ: Mapping[str, str]) -> tuple[dict[str, OwnSetting], list[str]]:
-    """Return what variables set, by the option's name without "xmem-", and a line for each that makes no sense."""
+    """Return what variables set, by the option's name without "xmem-", and a line for each that
+    makes no sense.
+    """
     named = {option.name: environ.get(option.variable, "") for option in OWN_OPTIONS}
-    return _sensible((name, OwnSetting(text, BY_NAME[name].variable)) for name, text in named.items() if text)
+    return _sensible(
+        (name, OwnSetting(text, BY_NAME[name].variable)) for name, text in named.items() if text
+    )
 
 
 def of_job(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
-    """Return what the user's file and the script's #XMEM lines set, the script before the file; and what is wrong."""
+    """Return what the user's file and the script's #XMEM lines set, the script before the file; and
+    what is wrong.
+    """
     settings, complaints = _of_file(user_file())
     script = job.parsed_script
-    lines = ((word, line.line) for line in (script.own if script is not None else ()) for word in line.words)
-    pairs = [(word.partition("="), f"line {number} of the script") for word, number in lines if is_setting(word)]
-    found, wrong = _sensible((f"xmem-{name}", OwnSetting(text or "1", where)) for (name, _, text), where in pairs)
+    lines = (
+        (word, line.line)
+        for line in (script.own if script is not None else ())
+        for word in line.words
+    )
+    pairs = [
+        (word.partition("="), f"line {number} of the script")
+        for word, number in lines
+        if is_setting(word)
+    ]
+    found, wrong = _sensible(
+        (f"xmem-{name}", OwnSetting(text or "1", where)) for (name, _, text), where in pairs
+    )
     return settings | found, complaints + wrong
 
 
@@ -147,7 +190,8 @@ def is_setting(word: str) -> bool:
 
 
 def settled(wishes: Wishes, job: Submission) -> tuple[Wishes, list[str]]:
-    """Add to what a command line and its environment say what the job's script and the user's file do; and complaints.
+    """Add to what a command line and its environment say what the job's script and the user's file
+    do; and complaints.
 
     Nothing is read for a job that asks for no GPU, and for one that sbatch will refuse.
     """
@@ -169,7 +213,10 @@ def effective(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
 
 def values(settings: Mapping[str, OwnSetting]) -> dict[str, Any]:
     """Return the fields of `Wishes` that these are."""
-    return {name.replace("-", "_"): _value(f"xmem-{name}", each.value) for name, each in settings.items()}
+    return {
+        name.replace("-", "_"): _value(f"xmem-{name}", each.value)
+        for name, each in settings.items()
+    }
 
 
 def _value(name: str, text: str) -> Any:
@@ -190,14 +237,21 @@ def _of_file(path: Path) -> tuple[dict[str, OwnSetting], list[str]]:
     except (OSError, ValueError) as error:
         return {}, [f"{path}: cannot be read: {error}; it is as if it were not there"]
     unknown = [
-        f"{path}: {name}: no such setting; there are {', '.join(ANYWHERE)}" for name in table.keys() - {*ANYWHERE}
+        f"{path}: {name}: no such setting; there are {', '.join(ANYWHERE)}"
+        for name in table.keys() - {*ANYWHERE}
     ]
-    texts = {name: str(int(value) if isinstance(value, bool) else value) for name, value in table.items()}
-    found, wrong = _sensible((f"xmem-{name}", OwnSetting(texts[name], str(path))) for name in ANYWHERE if name in texts)
+    texts = {
+        name: str(int(value) if isinstance(value, bool) else value) for name, value in table.items()
+    }
+    found, wrong = _sensible(
+        (f"xmem-{name}", OwnSetting(texts[name], str(path))) for name in ANYWHERE if name in texts
+    )
     return found, unknown + wrong
 
 
-def _sensible(settings: Iterator[tuple[str, OwnSetting]]) -> tuple[dict[str, OwnSetting], list[str]]:
+def _sensible(
+    settings: Iterator[tuple[str, OwnSetting]],
+) -> tuple[dict[str, OwnSetting], list[str]]:
     found, complaints = dict[str, OwnSetting](), list[str]()
     for name, each in settings:
         wrong = wrong_value(BY_NAME[name], each.value)
@@ -207,7 +261,9 @@ def _sensible(settings: Iterator[tuple[str, OwnSetting]]) -> tuple[dict[str, Own
         elif each.where == BY_NAME[name].variable:
             complaints.append(f"{each.where}={each.value}: {wrong}; it is as if it were not set")
         else:
-            complaints.append(f"{each.where}: {own}={each.value}: {wrong}; it is as if it were not set")
+            complaints.append(
+                f"{each.where}: {own}={each.value}: {wrong}; it is as if it were not set"
+            )
     return found, complaints
 
 

@@ -1,8 +1,8 @@
 """Submit a job: read it, see what its answer is (`answer`), and become the real sbatch.
 
-Whatever goes wrong on the way, the job is submitted as it was written, with one line on stderr that says why. stdout,
-exit code and signals are sbatch's own, because the last act is exec. Imports here are few: a job without a GPU must not
-wait for pydantic or jinja2.
+Whatever goes wrong on the way, the job is submitted as it was written, with one line on stderr that
+says why. stdout, exit code and signals are sbatch's own, because the last act is exec. Imports here
+are few: a job without a GPU must not wait for pydantic or jinja2.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
 
 
 def submit(written: Submission, wishes: Wishes) -> NoReturn:
-    """Submit as sbatch would, with the GPU request made right; does not return. The script is yet to be read.
+    """Submit as sbatch would, with the GPU request made right; does not return. The script is yet
+    to be read.
 
     Raises:
         SlurmError: there is no sbatch to hand the job to.
@@ -83,7 +84,9 @@ def _see_that_places_answer(job: Submission, wishes: Wishes) -> None:
 
 
 def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
-    """Submit the job and those for the case that it runs out of GPU memory; without them it is handed over as ever."""
+    """Submit the job and those for the case that it runs out of GPU memory; without them it is
+    handed over as ever.
+    """
     from xmem_slurm.submission import recording, retrying  # noqa: PLC0415
 
     try:
@@ -117,19 +120,24 @@ def _settled(wishes: Wishes, job: Submission) -> Wishes:
 
 
 def _accepted(decision: Decision, sbatch: Path) -> Decision:
-    """Keep the changed script where the job's record can point at it, and ask Slurm whether it would take the job.
+    """Keep the changed script where the job's record can point at it, and ask Slurm whether it
+    would take the job.
 
     Raises:
         SlurmError: it would not.
     """
     ready = _with_script_kept(decision.ready, decision.written)
     if ready != decision.written:
-        client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)  # else it is read only once
+        client.check_accepted(
+            sbatch, ready, by_file=_descriptor(ready) is None
+        )  # else it is read only once
     return decision._replace(ready=ready)
 
 
 def _held(decision: Decision) -> Decision:
-    """Have a job that could not be sized wait for its user's word; one that cannot be read sbatch refuses itself."""
+    """Have a job that could not be sized wait for its user's word; one that cannot be read sbatch
+    refuses itself.
+    """
     if decision.kind not in (Kind.NOT_ESTIMATED, Kind.FAILED):
         return decision
     with contextlib.suppress(Exception):
@@ -142,7 +150,9 @@ def _held(decision: Decision) -> Decision:
 
 
 def _tried(decision: Decision, sbatch: Path) -> Decision:
-    """Add to what is shown, and not submitted, what Slurm says of it; what it refuses would go as it was written."""
+    """Add to what is shown, and not submitted, what Slurm says of it; what it refuses would go as
+    it was written.
+    """
     if decision.kind is Kind.LEFT_ALONE:
         return decision
     words = client.refused(sbatch, decision.ready) if sbatch.is_file() else client.NO_SBATCH
@@ -156,7 +166,9 @@ def _tried(decision: Decision, sbatch: Path) -> Decision:
 
 
 def _write_reports(decision: Decision, wishes: Wishes) -> None:
-    """Write the reports that are asked for, after all has been told: a line says where each is, or why it is not."""
+    """Write the reports that are asked for, after all has been told: a line says where each is, or
+    why it is not.
+    """
     sized = {index: part.sizing for index, part in decision.parts.items()}
     if not sized or not (wishes.report or wishes.html):
         return
@@ -165,7 +177,9 @@ def _write_reports(decision: Decision, wishes: Wishes) -> None:
 
     templates = None
     with contextlib.suppress(XmemError):
-        templates = loading.load_site(places.site_file(wishes.site, decision.written.environ)).templates
+        templates = loading.load_site(
+            places.site_file(wishes.site, decision.written.environ)
+        ).templates
     for name, writer in ((wishes.report, None), (wishes.html, html.write)):
         failure = files.failure(Path(name), sized, templates, writer) if name else None
         if failure or (name and not decision.written.command_line.has("quiet")):
@@ -183,7 +197,9 @@ def _recorded(decision: Decision, wishes: Wishes) -> Decision:
 
 
 def _tell_of(decision: Decision, wishes: Wishes) -> None:
-    """Tell the user what was decided; with --quiet only what an error of this submission kept us from."""
+    """Tell the user what was decided; with --quiet only what an error of this submission kept us
+    from.
+    """
     written = decision.written
     quiet, refused = written.command_line.has("quiet"), decision.kind is Kind.REFUSED
     if not (quiet or refused):
@@ -210,9 +226,11 @@ def _record(decision: Decision, wishes: Wishes, began: float) -> None:
 
 
 def _read(job: Submission, sbatch: Path) -> Submission:
-    """Return the job with its script's bytes; None of them for --wrap, and for what need not or cannot be read.
+    """Return the job with its script's bytes; None of them for --wrap, and for what need not or
+    cannot be read.
 
-    Where an option is not sbatch's own, the site's plugins are asked for theirs: its value may look like the script.
+    Where an option is not sbatch's own, the site's plugins are asked for theirs: its value may look
+    like the script.
     """
     if job.command_line.unknown:
         job = job.but(plugins=client.plugin_options(sbatch))
@@ -233,7 +251,9 @@ def _read(job: Submission, sbatch: Path) -> Submission:
 
 
 def _read_stdin(job: Submission) -> bytes | None:
-    """Read the script; None where nobody could, or where sbatch will refuse the options before a user has typed it."""
+    """Read the script; None where nobody could, or where sbatch will refuse the options before a
+    user has typed it.
+    """
     if sys.stdin is None:
         return None
     if sys.stdin.isatty() and (job.command_line.unknown or refusal(job) is not None):
@@ -242,11 +262,17 @@ def _read_stdin(job: Submission) -> bytes | None:
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether there is a script of reasonable size to be read; where not, sbatch has its own words for it."""
+    """Whether there is a script of reasonable size to be read; where not, sbatch has its own words
+    for it.
+    """
     status = path.stat()
     if stat.S_ISFIFO(status.st_mode):
         return True
-    return stat.S_ISREG(status.st_mode) and status.st_size <= client.MOST_SCRIPT_BYTES and os.access(path, os.R_OK)
+    return (
+        stat.S_ISREG(status.st_mode)
+        and status.st_size <= client.MOST_SCRIPT_BYTES
+        and os.access(path, os.R_OK)
+    )
 
 
 def unknown_words(job: Submission) -> list[str]:
@@ -254,7 +280,11 @@ def unknown_words(job: Submission) -> list[str]:
     if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
         return []
     words = own_words(job)
-    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if not _is_known(word)]
+    return [
+        f"line {n} of the script: #XMEM {word}: no such word"
+        for word, n in words.items()
+        if not _is_known(word)
+    ]
 
 
 def _is_known(word: str) -> bool:
@@ -270,7 +300,9 @@ def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
 
 
 def _show(decision: Decision) -> NoReturn:
-    """Print a script that plain sbatch makes the same job of; on stderr what is changed in it, and how to submit it."""
+    """Print a script that plain sbatch makes the same job of; on stderr what is changed in it, and
+    how to submit it.
+    """
     import shlex  # noqa: PLC0415
 
     from xmem_slurm.rewriting import folding  # noqa: PLC0415
@@ -284,7 +316,14 @@ def _show(decision: Decision) -> NoReturn:
     if not written.command_line.has("quiet"):
         tell(folding.differences(written, job, folded), prefix="")
         why = f" ({folded.reason})" if folded.reason is not None else ""
-        tell([f"nothing was submitted; as {folding.FILE} this is submitted by: {shlex.join(folded.words)}{why}"])
+        tell(
+            [
+                (
+                    f"nothing was submitted; as {folding.FILE} this is submitted by: "
+                    f"{shlex.join(folded.words)}{why}"
+                )
+            ]
+        )
     handover.die_of_broken_pipe()
     sys.stdout.buffer.write(folded.script)
     sys.stdout.flush()
@@ -292,10 +331,11 @@ def _show(decision: Decision) -> NoReturn:
 
 
 def _with_script_kept(job: Submission, written: Submission) -> Submission:
-    """Let a script file that was changed go by a copy of its own name: the user's file is never touched.
+    """Let a script file that was changed go by a copy of its own name: the user's file is never
+    touched.
 
-    So does one in a named pipe, whose content is gone from there. One that is named by its descriptor (`/dev/fd/63`, as
-    a shell writes `<(command)`) is put back there, by `_hand_over`.
+    So does one in a named pipe, whose content is gone from there. One that is named by its
+    descriptor (`/dev/fd/63`, as a shell writes `<(command)`) is put back there, by `_hand_over`.
     """
     index = job.command_line.script_index
     if index is None or job.script is None or _descriptor(job) is not None:
@@ -304,7 +344,9 @@ def _with_script_kept(job: Submission, written: Submission) -> Submission:
         return job
     from xmem_slurm.submission import changed_scripts  # noqa: PLC0415
 
-    return _with_path(job, str(changed_scripts.keep(job.argv[index].rpartition("/")[2], job.script)))
+    return _with_path(
+        job, str(changed_scripts.keep(job.argv[index].rpartition("/")[2], job.script))
+    )
 
 
 def _with_path(job: Submission, path: str) -> Submission:
@@ -317,7 +359,9 @@ def _hand_over(sbatch: Path, job: Submission) -> NoReturn:
     """Become sbatch, with a script that can be read only once put back where it was read."""
     if job.script is not None:
         descriptor = _descriptor(job)
-        if descriptor is None and _is_pipe(job):  # there was nowhere to keep it: the job takes its name from /dev/fd
+        if descriptor is None and _is_pipe(
+            job
+        ):  # there was nowhere to keep it: the job takes its name from /dev/fd
             descriptor = os.memfd_create("xsbatch")
             job = _with_path(job, f"/dev/fd/{descriptor}")
         if descriptor is not None:
@@ -326,7 +370,9 @@ def _hand_over(sbatch: Path, job: Submission) -> NoReturn:
 
 
 def _descriptor(job: Submission) -> int | None:
-    """Return the descriptor of ours from which sbatch reads the script; None where it reads a file of that name."""
+    """Return the descriptor of ours from which sbatch reads the script; None where it reads a file
+    of that name.
+    """
     line = job.command_line
     if line.reads_stdin or line.script == "/dev/stdin":
         return 0

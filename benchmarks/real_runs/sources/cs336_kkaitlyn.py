@@ -16,7 +16,9 @@ from xmem_slurm.sizing.estimate import Estimate
 
 SOURCE = "kkaitlyn111/cs336-a2-systems"
 MODEL = "kkaitlyn111+cs336-assignment1"
-ORDER = [f"memory_ctx{length}_{kind}" for kind in ("forward", "fullstep") for length in (128, 256, 512)]
+ORDER = [
+    f"memory_ctx{length}_{kind}" for kind in ("forward", "fullstep") for length in (128, 256, 512)
+]
 """What the snapshots are called, in the order in which the process leaves them; some have a "_" at the end."""
 
 SCRIPT = """#!/bin/bash
@@ -39,7 +41,9 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
     for name in ("cs336_basics", "cs336_systems"):
         installed = folder / f"{name}-1.0.4.dist-info"
         installed.mkdir()
-        (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0.4\n", encoding="utf-8")
+        (installed / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0.4\n", encoding="utf-8"
+        )
     yield Run(
         key="six configurations",
         rows=rows,
@@ -55,7 +59,9 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
 
 def answer(row: Row, estimate: Estimate) -> int:
     """Return the peak of the configuration that a row is of: each begins with a reset."""
-    return peak_between_resets(row, estimate, ORDER.index(Path(row.columns["path"]).stem.rstrip("_")) + 1)
+    return peak_between_resets(
+        row, estimate, ORDER.index(Path(row.columns["path"]).stem.rstrip("_")) + 1
+    )
 
 
 def parting(checkout: Path, row: Row, estimate: Estimate) -> str:

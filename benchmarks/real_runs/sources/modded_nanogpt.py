@@ -1,12 +1,15 @@
-"""GPT-2 speed runs on 8 x H100: the script of each is the head of its log, which ends with torch's peaks.
+"""GPT-2 speed runs on 8 x H100: the script of each is the head of its log, which ends with torch's
+peaks.
 
-Needs triton, and one script a checkout of KellerJordan/Muon beside it, of the day of its log. Another asks a hub for
-FlashAttention-3, and cannot be had. The token files are of the true form and sizes, but all tokens are 0: no document
-ends in them. What nvidia-smi says in the same logs is no peak of a job: `benchmarks.nccl` has it.
+Needs triton, and one script a checkout of KellerJordan/Muon beside it, of the day of its log.
+Another asks a hub for FlashAttention-3, and cannot be had. The token files are of the true form and
+sizes, but all tokens are 0: no document ends in them. What nvidia-smi says in the same logs is no
+peak of a job: `benchmarks.nccl` has it.
 
-Four scripts of early nightlies of 2.7 and one of 2.6 have no stable torch that runs them as they are: 2.6.0 has no
-backward kernel of FlexAttention for heads of 128 on an H100, and 2.7 asserts what four of them say wrongly, the strides
-of an fp8 gradient. So they run in 2.7.1 without inductor's assertions, which hold no memory (`_ENVIRON`).
+Four scripts of early nightlies of 2.7 and one of 2.6 have no stable torch that runs them as they
+are: 2.6.0 has no backward kernel of FlexAttention for heads of 128 on an H100, and 2.7 asserts what
+four of them say wrongly, the strides of an fp8 gradient. So they run in 2.7.1 without inductor's
+assertions, which hold no memory (`_ENVIRON`).
 """
 
 import struct
@@ -27,7 +30,8 @@ exec torchrun --standalone --nproc_per_node=8 train_gpt.py
 _ENVIRON = {"TORCHINDUCTOR_SIZE_ASSERTS": "0"}
 _END_OF_CODE = "=" * 100
 _MAGIC, _VERSION, _TOKENS = 20240520, 1, 100_000_000
-"""Of a token file: 256 numbers of 32 bits, these first, then tokens of 16 (`_load_data_shard` in the scripts)."""
+"""Of a token file: 256 numbers of 32 bits, these first, then tokens of 16 (`_load_data_shard` in
+the scripts)."""
 _FILES = {"fineweb_val_{:06}.bin": range(1), "fineweb_train_{:06}.bin": range(1, 10)}
 
 
@@ -38,7 +42,9 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
     for name, numbers in _FILES.items():
         for number in numbers:
             _write_tokens(data / name.format(number))
-    peaks = sorted((row for row in rows if row.metric.startswith("peak")), key=lambda row: row.columns["path"])
+    peaks = sorted(
+        (row for row in rows if row.metric.startswith("peak")), key=lambda row: row.columns["path"]
+    )
     for path, of_path in groupby(peaks, lambda row: row.columns["path"]):
         log = checkout / path
         if log.is_dir():  # of several logs of one script
@@ -50,7 +56,9 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
         (home / "train_gpt.py").write_text(code, encoding="utf-8")
         answered = list(of_path)
         environ = {"PYTHONPATH": str(checkout.parent / MUON), **_ENVIRON}
-        yield Run(path, answered, JOB, home, gpu_of(answered[0]), answered[0].torch, environ=environ)
+        yield Run(
+            path, answered, JOB, home, gpu_of(answered[0]), answered[0].torch, environ=environ
+        )
 
 
 def _write_tokens(path: Path) -> None:

@@ -1,15 +1,18 @@
-"""Llama-3.2-3B fine-tuned by each method of PEFT: MetaMathQA of method_comparison, the most that was reserved.
+"""Llama-3.2-3B fine-tuned by each method of PEFT: MetaMathQA of method_comparison, the most that
+was reserved.
 
-The model (zeros of its shapes), its tokenizer and the data sets are gated or on a hub, and stood for by what is laid
-out here. The peak hangs on the longest batch of 5000 steps, and the lengths of MetaMathQA's samples are not published.
-So the longest batch comes first, and is as long as lora/llama-3.2-3B-rank32 says, which is therefore no evidence. That
-a dry run of real data may end before that batch is an error which these rows do not show. run.py asserts that the base
-model knows Wikipedia, as no stand-in does: PYTHONOPTIMIZE=1.
+The model (zeros of its shapes), its tokenizer and the data sets are gated or on a hub, and stood
+for by what is laid out here. The peak hangs on the longest batch of 5000 steps, and the lengths of
+MetaMathQA's samples are not published. So the longest batch comes first, and is as long as
+lora/llama-3.2-3B-rank32 says, which is therefore no evidence. That a dry run of real data may end
+before that batch is an error which these rows do not show. run.py asserts that the base model knows
+Wikipedia, as no stand-in does: PYTHONOPTIMIZE=1.
 
-Scripts and package are those of the commit that a result names: the checkout is a clone with its history. An experiment
-that was committed only with its result is taken from the checkout.
+Scripts and package are those of the commit that a result names: the checkout is a clone with its
+history. An experiment that was committed only with its result is taken from the checkout.
 
-The mean and 99th percentile of steps follow from all lengths, and image-gen's FLUX.2 is not laid out: without answer.
+The mean and 99th percentile of steps follow from all lengths, and image-gen's FLUX.2 is not laid
+out: without answer.
 
 Needs transformers 5.13, datasets 4.2, accelerate, bitsandbytes and their packages.
 """
@@ -30,17 +33,19 @@ SOURCE = "huggingface/peft"
 COMPARISON = "method_comparison/MetaMathQA"
 MODEL = "meta-llama/Llama-3.2-3B"
 LONGEST = 701
-"""Tokens of the longest batch's samples, without the first, which the tokenizer adds: so that the peak of
-lora/llama-3.2-3B-rank32 is 21260 MiB."""
+"""Tokens of the longest batch's samples, without the first, which the tokenizer adds: so that the
+peak of lora/llama-3.2-3B-rank32 is 21260 MiB."""
 MEDIAN, SPREAD = 190, 0.45
-"""Of a log-normal distribution of lengths whose mean is 210 tokens: 4198051 of 20000 samples (train total tokens)."""
+"""Of a log-normal distribution of lengths whose mean is 210 tokens: 4198051 of 20000 samples (train
+total tokens)."""
 SAMPLES, TEXTS = 2_000, 8
 """Of the training data and of Wikipedia: what follows is like what was."""
 HIDDEN, INTERMEDIATE, LAYERS, KEY_VALUE, VOCABULARY = 3072, 8192, 28, 1024, 128256
 """Of the model: its config.json, as transformers' LlamaConfig names them."""
 BEGIN, END = 128000, 128001
 CHARACTER = "z"
-"""The one that is a token; no template of the script has it, and what is no token counts nothing."""
+"""The one that is a token; no template of the script has it, and what is no token counts
+nothing."""
 
 
 def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
@@ -58,21 +63,30 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
             yield Run(
                 key=experiment,
                 rows=[row],
-                script=f"#!/bin/bash\n#SBATCH --gres=gpu:1\nexec {row.columns['command_or_config']}\n",
+                script="#!/bin/bash\n#SBATCH --gres=gpu:1\nexec "
+                f"{row.columns['command_or_config']}\n",
                 folder=tree / COMPARISON,
                 gpu=gpu_of(row),
                 torch=row.torch,
                 answer=beyond_the_first,
-                environ={"PYTHONPATH": str(tree / "src"), "HF_HUB_OFFLINE": "1", "PYTHONOPTIMIZE": "1"},
+                environ={
+                    "PYTHONPATH": str(tree / "src"),
+                    "HF_HUB_OFFLINE": "1",
+                    "PYTHONOPTIMIZE": "1",
+                },
                 seconds=300,
             )
 
 
 def _tree(checkout: Path, folder: Path, commit: str) -> Path:
-    """Check a commit out as the main branch, which run.py asks for, with the data in place; return its folder."""
+    """Check a commit out as the main branch, which run.py asks for, with the data in place; return
+    its folder.
+    """
     tree = folder / commit
     if not tree.exists():
-        subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", checkout, tree], check=True)
+        subprocess.run(
+            ["git", "clone", "-q", "--shared", "--no-checkout", checkout, tree], check=True
+        )
         subprocess.run(["git", "-C", tree, "checkout", "-q", "-B", "main", commit], check=True)
         for each in (folder / "data").iterdir():
             (tree / COMPARISON / each.name).symlink_to(each)
@@ -80,14 +94,21 @@ def _tree(checkout: Path, folder: Path, commit: str) -> Path:
 
 
 def beyond_the_first(row: Row, estimate: Estimate) -> int:
-    """Return what log_results notes: the peak without what was reserved when init_accelerator reset it again."""
+    """Return what log_results notes: the peak without what was reserved when init_accelerator reset
+    it again.
+    """
     return peak(row, estimate) - estimate.largest.trace.between_resets[1]["reserved_bytes"]
 
 
 def _lay_out_model(folder: Path) -> None:
     """Write a model as transformers reads one: its weights are a file of one hole."""
     folder.mkdir(parents=True)
-    rope = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
+    rope = {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    }
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -108,7 +129,10 @@ def _lay_out_model(folder: Path) -> None:
         "eos_token_id": END,
     }
     _write(folder / "config.json", config)
-    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>"})
+    _write(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>"},
+    )
     _write(folder / "tokenizer.json", _tokenizer())
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -136,19 +160,29 @@ def _weights() -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _tokenizer() -> dict[str, object]:
-    """Return a tokenizer of the model's vocabulary to which a character is a token, and a text begins with one more."""
+    """Return a tokenizer of the model's vocabulary to which a character is a token, and a text
+    begins with one more.
+    """
     added = {BEGIN: "<begin>", END: "<end>"}
     words = {added.get(token, f"<{token}>"): token for token in range(1, VOCABULARY)}
     begin = {"id": "<begin>", "ids": [BEGIN], "tokens": ["<begin>"]}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
-        "added_tokens": [{"id": token, "content": word, "special": True} | flags for token, word in added.items()],
+        "added_tokens": [
+            {"id": token, "content": word, "special": True} | flags for token, word in added.items()
+        ],
         "model": {"type": "BPE", "vocab": {CHARACTER: 0} | words, "merges": []},
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<begin>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "single": [
+                {"SpecialToken": {"id": "<begin>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+            ],
+            "pair": [
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 0}},
+            ],
             "special_tokens": {"<begin>": begin},
         },
     }
@@ -157,7 +191,9 @@ def _tokenizer() -> dict[str, object]:
 def _lay_out_data(folder: Path, chance: random.Random) -> None:
     """Write the three data sets, texts of as many tokens as there may be in them."""
     lengths = (round(chance.lognormvariate(math.log(MEDIAN), SPREAD)) for _ in iter(int, 1))
-    short = [LONGEST] * 4 + [next(length for length in lengths if 30 < length < LONGEST) for _ in range(SAMPLES - 4)]
+    short = [LONGEST] * 4 + [
+        next(length for length in lengths if 30 < length < LONGEST) for _ in range(SAMPLES - 4)
+    ]
     same = {"type": "", "original_question": ""}
     metamath = (same | {"query": _text(n // 4), "response": _text(n - n // 4)} for n in short)
     _write_lines(folder / "meta-math/MetaMathQA/train.jsonl", metamath)
@@ -167,7 +203,9 @@ def _lay_out_data(folder: Path, chance: random.Random) -> None:
         question = ({"question": _text(60), "answer": "#### 7"} for _ in range(rows))
         _write_lines(folder / "openai/gsm8k" / f"{split}.jsonl", question)
     (folder / "openai/gsm8k/README.md").write_text("\n".join([*card, "---", ""]), encoding="utf-8")
-    _write_lines(folder / "HuggingFaceFW/finewiki/train.jsonl", ({"text": _text(900)} for _ in range(TEXTS)))
+    _write_lines(
+        folder / "HuggingFaceFW/finewiki/train.jsonl", ({"text": _text(900)} for _ in range(TEXTS))
+    )
 
 
 def _text(tokens: int) -> str:

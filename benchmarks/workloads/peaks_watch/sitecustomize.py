@@ -1,7 +1,8 @@
-"""Write down what torch's allocator holds at most in this process: with this folder on PYTHONPATH, any Python does it.
+"""Write down what torch's allocator holds at most in this process: with this folder on PYTHONPATH,
+any Python does it.
 
-PEAKS_FOLDER gets PID.json, {torch, gpu, allocated, reserved}, bytes of the first GPU, from the first allocation on and
-once a second: however a script ends, or is ended, little is missed.
+PEAKS_FOLDER gets PID.json, {torch, gpu, allocated, reserved}, bytes of the first GPU, from the
+first allocation on and once a second: however a script ends, or is ended, little is missed.
 """
 
 import atexit
@@ -20,7 +21,9 @@ MOST = {"allocated": 0, "reserved": 0}
 def note(torch):
     """Keep the larger of what was seen before and what torch says now."""
     stats = torch.cuda.memory_stats(0)
-    MOST.update({name: max(most, stats.get(f"{name}_bytes.all.peak", 0)) for name, most in MOST.items()})
+    MOST.update(
+        {name: max(most, stats.get(f"{name}_bytes.all.peak", 0)) for name, most in MOST.items()}
+    )
     whole = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0), **MOST}
     part = FILE.with_suffix(".part")
     part.write_text(json.dumps(whole))
@@ -45,7 +48,9 @@ def watch():
         note(torch)
         begin_anew(*device)
 
-    torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = note_and_begin_anew
+    torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = (
+        note_and_begin_anew
+    )
     while True:
         note(torch)
         time.sleep(EVERY_SECONDS)

@@ -1,9 +1,11 @@
-"""A small job that says "cuda" everywhere: job.py MODEL OPTIMIZER ZERO_GRAD [amp | half] [accumulate] [fused].
+"""A small job that says "cuda" everywhere: job.py MODEL OPTIMIZER ZERO_GRAD [amp | half]
+[accumulate] [fused].
 
-MODEL is mlp, attention, encoder or cnn; OPTIMIZER one of torch.optim or Quantized (its state is in bytes); ZERO_GRAD is
-start, backward (just before it), end (after the step, to zeros) or after (likewise, to None). amp and half are autocast
-to bfloat16 and float16. The recordings *.profile.gz beside this file are what the probe left of it under torch
-2.13.0+cpu, and tests/unit/test_profile_orchestrator.py holds them to the peaks that the device engine gives for it.
+MODEL is mlp, attention, encoder or cnn; OPTIMIZER one of torch.optim or Quantized (its state is in
+bytes); ZERO_GRAD is start, backward (just before it), end (after the step, to zeros) or after
+(likewise, to None). amp and half are autocast to bfloat16 and float16. The recordings *.profile.gz
+beside this file are what the probe left of it under torch 2.13.0+cpu, and
+tests/unit/test_profile_orchestrator.py holds them to the peaks that the device engine gives for it.
 """
 
 import sys
@@ -25,8 +27,12 @@ class Attention(nn.Module):
 
     def forward(self, tokens):
         hidden = self.embed(tokens)
-        query, key, value = self.qkv(self.norm(hidden)).view(*tokens.shape, 3, 4, 64).permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=True)
+        query, key, value = (
+            self.qkv(self.norm(hidden)).view(*tokens.shape, 3, 4, 64).permute(2, 0, 3, 1, 4)
+        )
+        seen = functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=0.1, is_causal=True
+        )
         hidden = hidden + self.dropout(self.out(seen.transpose(1, 2).reshape(hidden.shape)))
         return self.head(hidden).flatten(0, 1)
 
@@ -43,7 +49,9 @@ class Quantized(torch.optim.Optimizer):
             for parameter in group["params"]:
                 state, count = self.state[parameter], parameter.numel()
                 if not state:
-                    state["momentum"] = torch.zeros(count, dtype=torch.uint8, device=parameter.device)
+                    state["momentum"] = torch.zeros(
+                        count, dtype=torch.uint8, device=parameter.device
+                    )
                     state["scales"] = torch.zeros(-(-count // 256), device=parameter.device)
                 momentum = state["momentum"].float().mul_(0.9).add_(parameter.grad.flatten())
                 parameter.add_(momentum.view_as(parameter), alpha=-group["lr"])
@@ -55,7 +63,10 @@ class Encoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(500, 256)
         self.layers = nn.Sequential(
-            *[nn.TransformerEncoderLayer(256, 4, 512, dropout=0.0, batch_first=True) for _ in range(2)]
+            *[
+                nn.TransformerEncoderLayer(256, 4, 512, dropout=0.0, batch_first=True)
+                for _ in range(2)
+            ]
         )
         self.head = nn.Linear(256, 500)
 
@@ -65,12 +76,33 @@ class Encoder(nn.Module):
 
 def build(name):
     if name == "mlp":
-        layers = nn.Linear(784, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10)
+        layers = (
+            nn.Linear(784, 1024),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(1024, 1024),
+            nn.GELU(),
+            nn.Linear(1024, 10),
+        )
         return nn.Sequential(*layers), lambda: torch.randn(256, 784), 10
     if name == "cnn":
-        layers = nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3)
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 13 * 13, 10)), lambda: torch.randn(16, 3, 32, 32), 10
-    return (Encoder if name == "encoder" else Attention)(), lambda: torch.randint(0, 500, (8, 128)), 500
+        layers = (
+            nn.Conv2d(3, 32, 3),
+            nn.BatchNorm2d(32),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3),
+        )
+        return (
+            nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 13 * 13, 10)),
+            lambda: torch.randn(16, 3, 32, 32),
+            10,
+        )
+    return (
+        (Encoder if name == "encoder" else Attention)(),
+        lambda: torch.randint(0, 500, (8, 128)),
+        500,
+    )
 
 
 def main():
@@ -92,7 +124,9 @@ def main():
         for _ in range(3 if "accumulate" in words else 1):
             with torch.autocast("cuda", dtype=dtype, enabled=amp):
                 scores = model(batch().to(device, non_blocking=True))
-                loss = functional.cross_entropy(scores, torch.randint(0, classes, (len(scores),), device=device))
+                loss = functional.cross_entropy(
+                    scores, torch.randint(0, classes, (len(scores),), device=device)
+                )
             if zero_grad == "backward":
                 optimizer.zero_grad()
             scaler.scale(loss).backward()

@@ -1,7 +1,8 @@
-"""The most bytes that torch's CPU allocator held while a script ran, by its own account: accounting.py SCRIPT WORD...
+"""The most bytes that torch's CPU allocator held while a script ran, by its own account:
+accounting.py SCRIPT WORD...
 
-Printed as one number. torch reports the running total with every allocation (c10/core/CPUAllocator.cpp).
-"""
+Printed as one number. torch reports the running total with every allocation
+(c10/core/CPUAllocator.cpp)."""
 
 import runpy
 import sys

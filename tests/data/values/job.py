@@ -1,9 +1,8 @@
 """Small jobs whose memory hangs on computed values: job.py MODEL DEVICE.
 
-MODEL is moe (a mixture of experts: each token goes to the expert of its highest score), masked (only what scores above
-zero goes on) or exits (layers are left once the mean is below a bound, as they are after two of four; zeros are so at
-once). Seeded, so that every run computes the same.
-"""
+MODEL is moe (a mixture of experts: each token goes to the expert of its highest score), masked
+(only what scores above zero goes on) or exits (layers are left once the mean is below a bound, as
+they are after two of four; zeros are so at once). Seeded, so that every run computes the same."""
 
 import sys
 
@@ -35,7 +34,9 @@ class Masked(nn.Module):
     def __init__(self):
         super().__init__()
         self.score = nn.Linear(WIDTH, 1)
-        self.deep = nn.Sequential(nn.Linear(WIDTH, 8 * WIDTH), nn.ReLU(), nn.Linear(8 * WIDTH, WIDTH))
+        self.deep = nn.Sequential(
+            nn.Linear(WIDTH, 8 * WIDTH), nn.ReLU(), nn.Linear(8 * WIDTH, WIDTH)
+        )
 
     def forward(self, tokens):
         mask = self.score(tokens).squeeze(-1) > 0
@@ -45,7 +46,9 @@ class Masked(nn.Module):
 class Exits(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4)
+        )
         for layer in self.layers:
             nn.init.constant_(layer[0].weight, 0.5 / WIDTH)
             nn.init.zeros_(layer[0].bias)

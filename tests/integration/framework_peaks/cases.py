@@ -1,18 +1,30 @@
-"""The list: training scripts of frameworks whose memory is largest later than in the first steps; a third peak at once.
+"""The list: training scripts of frameworks whose memory is largest later than in the first steps; a
+third peak at once.
 
-XMEM_TEST_PYTHON has to name a Python with these frameworks (.ci/job-trainers). What is expected was written before any
-of the scripts was run dry, and says what should be so; `table` says what is.
-"""
+XMEM_TEST_PYTHON has to name a Python with these frameworks (.ci/job-trainers). What is expected was
+written before any of the scripts was run dry, and says what should be so; `table` says what is."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.integration.later_peaks.causes import BATCHES, COPIES, EVALUATION, GROWS, KEPT, OPTIMIZERS, STEPS, VALUES
+from tests.integration.later_peaks.causes import (
+    BATCHES,
+    COPIES,
+    EVALUATION,
+    GROWS,
+    KEPT,
+    OPTIMIZERS,
+    STEPS,
+    VALUES,
+)
 from tests.integration.later_peaks.listing import Case, Expects, Listing
 
-ALL_HOLDS = {"import torch\n": "import torch\n\ntorch.Tensor.all = lambda *_, **__: torch.ones((), dtype=torch.bool)\n"}
-"""In the whole run of a script that asks whether all is unpadded or unpacked, where it is: zeros would say otherwise,
-and transformers make masks then."""
+ALL_HOLDS = {
+    "import torch\n": "import torch\n\ntorch.Tensor.all = lambda *_, **__: torch.ones((), "
+    "dtype=torch.bool)\n"
+}
+"""In the whole run of a script that asks whether all is unpadded or unpacked, where it is: zeros
+would say otherwise, and transformers make masks then."""
 
 
 def _high(cause: str = "", *, varies: bool = False) -> Case:
@@ -56,7 +68,10 @@ CASES: Mapping[str, Case] = {
         varies=True,
     ),
     "hf_eval_keeps_logits": Case(
-        Expects.HIGH, rf"{EVALUATION}|{GROWS}", {**ALL_HOLDS, "Sentences(6400)": "Sentences(320)"}, varies=True
+        Expects.HIGH,
+        rf"{EVALUATION}|{GROWS}",
+        {**ALL_HOLDS, "Sentences(6400)": "Sentences(320)"},
+        varies=True,
     ),
     "hf_eval_larger_batch": _high(EVALUATION),
     "hf_eval_only_at_the_end": _high(EVALUATION),
@@ -65,7 +80,8 @@ CASES: Mapping[str, Case] = {
     "seq2seq_predict_at_the_end_with_beams": Case(
         Expects.EXACT,
         rf"{EVALUATION}|{VALUES}",
-        # A tenth of the steps, and all 32 tokens that are asked for: with zeros for values the first would be the last.
+        # A tenth of the steps, and all 32 tokens that are asked for: with zeros for values the
+        # first would be the last.
         {
             "max_steps=600": "max_steps=60",
             "class Summaries": """from itertools import count
@@ -83,7 +99,8 @@ class Summaries""",
     "seq2seq_predict_with_generate": Case(
         Expects.EXACT,
         rf"{EVALUATION}|{VALUES}",
-        # A tenth of the steps; to the greatest length, as before an end is learnt: with zeros there is none.
+        # A tenth of the steps; to the greatest length, as before an end is learnt: with zeros there
+        # is none.
         {
             "Translations(3200)": "Translations(320)",
             "set_seed(2)\n": """set_seed(2)
@@ -99,7 +116,9 @@ StopCheck.__call__ = lambda self, unfinished, tokens, length: length >= 48
     "fabric_saves_an_averaged_copy": _high(COPIES),
     "lightning_accumulation_scheduler": _high(OPTIMIZERS),
     "lightning_backbone_finetuning": _high(OPTIMIZERS),
-    "lightning_early_stopping_then_test": Case(Expects.EXACT, rf"{EVALUATION}|{VALUES}"),  # zeros stop it early
+    "lightning_early_stopping_then_test": Case(
+        Expects.EXACT, rf"{EVALUATION}|{VALUES}"
+    ),  # zeros stop it early
     "lightning_gan_starts_later": _high(OPTIMIZERS),
     "lightning_swa": _high(COPIES),
     "lightning_val_check_interval": _high(EVALUATION),

@@ -1,9 +1,19 @@
-"""The list: ordinary scripts whose memory is largest later than in the first equal steps, and some where it is not."""
+"""The list: ordinary scripts whose memory is largest later than in the first equal steps, and some
+where it is not."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.integration.later_peaks.causes import BATCHES, COPIES, EVALUATION, GROWS, KEPT, OPTIMIZERS, STEPS, VALUES
+from tests.integration.later_peaks.causes import (
+    BATCHES,
+    COPIES,
+    EVALUATION,
+    GROWS,
+    KEPT,
+    OPTIMIZERS,
+    STEPS,
+    VALUES,
+)
 from tests.integration.later_peaks.listing import Case, Expects, Listing
 
 
@@ -25,7 +35,9 @@ CONTROLS: Mapping[str, Case] = {
 
 CASES: Mapping[str, Case] = {
     **CONTROLS,
-    "control_long_and_equal": Case(Expects.DOUBT, STEPS, {"range(100_000)": "range(100)"}),  # its end is too far
+    "control_long_and_equal": Case(
+        Expects.DOUBT, STEPS, {"range(100_000)": "range(100)"}
+    ),  # its end is too far
     # schedules and curricula
     "auxiliary_loss_at_step_1500": _high(STEPS),
     "batch_doubles_at_epoch_2": _high(BATCHES),
@@ -34,7 +46,9 @@ CASES: Mapping[str, Case] = {
     "checkpointing_switched_off": _high(STEPS),
     "fine_tune_at_high_resolution": _high(BATCHES),
     "length_curriculum": _high(BATCHES),
-    "progressive_resolution": Case(Expects.EXACT, BATCHES),  # cuDNN's workspaces keep it from "high"
+    "progressive_resolution": Case(
+        Expects.EXACT, BATCHES
+    ),  # cuDNN's workspaces keep it from "high"
     # shapes that vary
     "batches_by_tokens": _high(BATCHES, varies=True),
     "buckets_in_random_order": _high(BATCHES, varies=True),
@@ -43,11 +57,15 @@ CASES: Mapping[str, Case] = {
     "lengths_random": _high(BATCHES, varies=True),
     "rare_tail_1_in_400": _high(BATCHES),
     "rare_tail_1_in_50": _high(BATCHES),
-    "rare_tail_in_a_large_data_set": Case(Expects.DOUBT, BATCHES, {"SAMPLES = 400_000": "SAMPLES = 640"}, varies=True),
+    "rare_tail_in_a_large_data_set": Case(
+        Expects.DOUBT, BATCHES, {"SAMPLES = 400_000": "SAMPLES = 640"}, varies=True
+    ),
     "stream_of_documents": _high(BATCHES, varies=True),
     # evaluation
     "eval_after_30000_steps": Case(Expects.DOUBT, EVALUATION, {"30_000": "30"}),
-    "eval_after_a_long_epoch": Case(Expects.EXACT, EVALUATION, {"480_000": "480", "range(10)": "range(3)"}),
+    "eval_after_a_long_epoch": Case(
+        Expects.EXACT, EVALUATION, {"480_000": "480", "range(10)": "range(3)"}
+    ),
     "eval_at_the_end_only": _high(EVALUATION),
     "eval_each_epoch_larger_batch": _high(EVALUATION),
     "eval_every_200_steps": _high(EVALUATION),
@@ -56,7 +74,9 @@ CASES: Mapping[str, Case] = {
     "eval_with_generate": _high(EVALUATION, varies=True),
     "eval_without_no_grad": _high(rf"{EVALUATION}|{GROWS}"),
     "final_test_larger_batch": _high(EVALUATION),
-    "gpt2_generates_after_each_epoch": Case(Expects.EXACT, EVALUATION, varies=True, values=True),  # beam search
+    "gpt2_generates_after_each_epoch": Case(
+        Expects.EXACT, EVALUATION, varies=True, values=True
+    ),  # beam search
     "retrieval_metrics_at_the_end": _high(EVALUATION),
     "validation_at_four_times_the_length": _high(EVALUATION),
     # checkpoints and copies
@@ -80,7 +100,8 @@ CASES: Mapping[str, Case] = {
         COPIES,
         {
             'update_bn(DataLoader(data, batch_size=3200), averaged, device=torch.device("cuda"))': (
-                "with torch.no_grad():\n    [averaged.train()(x.cuda()) for x, _ in DataLoader(data, batch_size=3200)]"
+                "with torch.no_grad():\n    [averaged.train()(x.cuda()) for x, _ in "
+                "DataLoader(data, batch_size=3200)]"
             )
         },
     ),
@@ -99,7 +120,8 @@ CASES: Mapping[str, Case] = {
     "lbfgs_history": Case(
         Expects.DOUBT,
         VALUES,
-        # Every inner product positive, as where the loss goes down: the zeros of the stand-ins would end it at once.
+        # Every inner product positive, as where the loss goes down: the zeros of the stand-ins
+        # would end it at once.
         {
             "import torch\n": "import torch\n\ntorch.Tensor.dot = lambda *_: torch.ones(())\n",
             "history_size=50": "history_size=50, tolerance_grad=-1, tolerance_change=-1",
@@ -120,7 +142,9 @@ CASES: Mapping[str, Case] = {
     "histograms_every_300_steps": _high(STEPS),
     "nanogpt_samples_at_250": _high(EVALUATION, varies=True),
     "sample_every_200_steps": _high(EVALUATION),
-    "trains_for_an_hour": Case(Expects.DOUBT, rf"time|clock|{EVALUATION}", {"HOUR = 3600": "HOUR = 6"}),
+    "trains_for_an_hour": Case(
+        Expects.DOUBT, rf"time|clock|{EVALUATION}", {"HOUR = 3600": "HOUR = 6"}
+    ),
     # what the loops' own lines do not say
     "average_by_a_step_hook": Case(Expects.HIGH, COPIES, {"4000": "40", "8000": "80"}),
     "batch_doubles_between_epochs": Case(Expects.DOUBT, BATCHES, {"3000": "30"}),
@@ -138,13 +162,17 @@ CASES: Mapping[str, Case] = {
     "epoch_asked_in_the_inner_loop": _high(STEPS),
     "generator_of_lengths": Case(Expects.DOUBT, BATCHES, {"each=3000": "each=30"}),
     "layers_thawed_one_by_one": _high(OPTIMIZERS),
-    "outputs_of_every_50th_step": Case(Expects.DOUBT, KEPT, {"50000": "1000", "step % 50 ": "step % 1 "}),
+    "outputs_of_every_50th_step": Case(
+        Expects.DOUBT, KEPT, {"50000": "1000", "step % 50 ": "step % 1 "}
+    ),
     "own_optimizer_preconditions_later": Case(Expects.HIGH, STEPS, {"8000": "80", "4000": "40"}),
     "sampler_ramps_up": _high(BATCHES),
     "stream_in_stages": Case(Expects.DOUBT, rf"{BATCHES}|{STEPS}", {"9000": "90", "6000": "60"}),
     "views_by_chance_from_epoch_2": _high(STEPS),
     # and the like
-    "doubles_the_batch_until_it_fails": Case(Expects.DOUBT, r"out of memory|OutOfMemory|as much|limit", truth=False),
+    "doubles_the_batch_until_it_fails": Case(
+        Expects.DOUBT, r"out of memory|OutOfMemory|as much|limit", truth=False
+    ),
     "experts_padded_to_the_busiest": Case(
         Expects.DOUBT,
         rf"{VALUES}|expert|bincount",

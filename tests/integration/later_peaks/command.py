@@ -3,10 +3,10 @@
 XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} peaks [NAME...]   # written to true_peaks.json
 XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} table [--budget SECONDS] [NAME...]   # one dry run each
 
-With --budget the dry runs have so many seconds, in which few scripts come to their end: whole epochs then stand for the
-rest, or a reason says that it was not reached. Without names all scripts are run, one after another. The table leaves
-out nothing: a line a script, then how many there are of each kind.
-"""
+With --budget the dry runs have so many seconds, in which few scripts come to their end: whole
+epochs then stand for the rest, or a reason says that it was not reached. Without names all scripts
+are run, one after another. The table leaves out nothing: a line a script, then how many there are
+of each kind."""
 
 import argparse
 import json
@@ -22,7 +22,17 @@ from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.listing import Listing
 from tests.integration.later_peaks.verdict import ratios, verdict
 
-HEADINGS = ("script", "verdict", "expected", "estimate/true", "true, MiB", "confidence", "state", "steps", "CPU s")
+HEADINGS = (
+    "script",
+    "verdict",
+    "expected",
+    "estimate/true",
+    "true, MiB",
+    "confidence",
+    "state",
+    "steps",
+    "CPU s",
+)
 
 
 def write_peaks(scripts: Listing, names: Sequence[str], python: Path) -> None:

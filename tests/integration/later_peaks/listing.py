@@ -1,4 +1,5 @@
-"""A list of scripts: what is expected of each, where they lie, and what torch itself needed for the whole of each."""
+"""A list of scripts: what is expected of each, where they lie, and what torch itself needed for the
+whole of each."""
 
 import json
 from collections.abc import Mapping
@@ -26,15 +27,17 @@ class Case:
 
     expects: Expects
     cause: str = ""
-    """What a reason has to match (any case) where the peak was not seen; empty where no reason would be good enough."""
+    """What a reason has to match (any case) where the peak was not seen; empty where no reason
+    would be good enough."""
     twin: Mapping[str, str] = field(default_factory=dict)
-    """Text to replace in the whole run, where that would take too long or stop at the zeros that stand-ins compute; the
-    peak is the same."""
+    """Text to replace in the whole run, where that would take too long or stop at the zeros that
+    stand-ins compute; the peak is the same."""
     varies: bool = False
-    """Shapes differ from step to step: reserved bytes without a limit are fragments then, and the need is what it fits
-    on."""
+    """Shapes differ from step to step: reserved bytes without a limit are fragments then, and the
+    need is what it fits on."""
     values: bool = False
-    """Shapes follow from masks that the script makes: the whole run keeps values, too, by the probe's own table."""
+    """Shapes follow from masks that the script makes: the whole run keeps values, too, by the
+    probe's own table."""
     truth: bool = True
     """False where there is no true peak: the script takes what it gets."""
 
@@ -65,10 +68,11 @@ class Listing:
 
     @property
     def measured(self) -> Path:
-        """{torch version: {script: {allocated, reserved, fits}}}, bytes; written by the verb `peaks`.
+        """{torch version: {script: {allocated, reserved, fits}}}, bytes; written by the verb
+        `peaks`.
 
-        `fits`, of scripts whose shapes vary, is the least memory on which torch ran the whole script.
-        """
+        `fits`, of scripts whose shapes vary, is the least memory on which torch ran the whole
+        script."""
         return self.folder / "true_peaks.json"
 
     def true_peaks(self, version: str) -> Mapping[str, Peaks]:

@@ -28,7 +28,8 @@ TOLERANCE = 0.02
 _SEARCH = 0.01
 """So near to the least memory on which a script runs: half of the tolerance."""
 _CLEAR = 0.1
-"""With so much more none may fail: what runs and what does not may take turns, as with fewer fragments kept."""
+"""With so much more none may fail: what runs and what does not may take turns, as with fewer
+fragments kept."""
 _BUILDS = Path(__file__).parents[3] / "build" / "device"
 _PROBE = Path(gpu_environment.__file__).parents[1] / "probe"
 _WHOLE = Path(__file__).with_name("whole.py")
@@ -39,18 +40,28 @@ def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[
     case, script = scripts.cases[name], folder / "train.py"
     script.write_text(scripts.twin(name), encoding="utf-8")
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    torch = subprocess.run(
+        [python, "-c", find], capture_output=True, text=True, check=True
+    ).stdout.strip()
     stand_ins = build(Path(torch), _BUILDS)
-    environ = {variable: os.environ[variable] for variable in ("PATH", "HOME", "LANG") if variable in os.environ}
+    environ = {
+        variable: os.environ[variable]
+        for variable in ("PATH", "HOME", "LANG")
+        if variable in os.environ
+    }
     shown = gpu_environment.environment(A100, 1, folder, None)
-    environ |= {variable: value for variable, value in shown.items() if variable.startswith("XMEM_DEVICE_")}
+    environ |= {
+        variable: value for variable, value in shown.items() if variable.startswith("XMEM_DEVICE_")
+    }
 
     if case.values:
         environ["PROBE_FOR_VALUES"] = str(_PROBE)
 
     def run(*most: str) -> subprocess.CompletedProcess[str]:
         command = [python, _WHOLE, script, stand_ins, *most]
-        return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, env=environ, cwd=folder, capture_output=True, text=True, check=False
+        )
 
     ran = run()
     assert ran.returncode == 0, ran.stderr
@@ -82,10 +93,11 @@ def _least(runs_on: Callable[[int], bool], peaks: Peaks) -> int:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one dry run said. `confidence` is "none" where there is no estimate; `reasons` then say why.
+    """What one dry run said. `confidence` is "none" where there is no estimate; `reasons` then say
+    why.
 
-    `promise` is what torch's allocator is said to need, margin included, in bytes; 0 where nothing is.
-    """
+    `promise` is what torch's allocator is said to need, margin included, in bytes; 0 where nothing
+    is."""
 
     version: str
     peaks: Peaks
@@ -98,7 +110,12 @@ class Answer:
 
 
 def dry_run(
-    scripts: Listing, name: str, python: Path, folder: Path, seconds: float = SECONDS, gpu: Gpu = A100
+    scripts: Listing,
+    name: str,
+    python: Path,
+    folder: Path,
+    seconds: float = SECONDS,
+    gpu: Gpu = A100,
 ) -> Answer:
     """Run a script dry as `xsbatch` would for one kind of GPU, with a budget of so many seconds."""
     shutil.copy(scripts.script(name), folder / "train.py")
@@ -110,7 +127,10 @@ def dry_run(
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)
     seconds, largest = _cpu_seconds() - before, found.largest
-    peaks = {"allocated": largest.replay.peak_allocated_bytes, "reserved": largest.peak_reserved_bytes}
+    peaks = {
+        "allocated": largest.replay.peak_allocated_bytes,
+        "reserved": largest.peak_reserved_bytes,
+    }
     if scripts.cases[name].varies:
         peaks["fits"] = largest.fits_in_bytes
     return Answer(

@@ -1,9 +1,9 @@
-"""The list: scripts of kinds that no other list has, of which many change what a model does past its arguments.
+"""The list: scripts of kinds that no other list has, of which many change what a model does past
+its arguments.
 
-They were written, with true peaks from whole runs, by somebody who had not seen how calls are skipped; where the truth
-depends on time or values, a `twin` has these. XMEM_TEST_PYTHON has to name a Python with the frameworks
-(.ci/job-trainers).
-"""
+They were written, with true peaks from whole runs, by somebody who had not seen how calls are
+skipped; where the truth depends on time or values, a `twin` has these. XMEM_TEST_PYTHON has to name
+a Python with the frameworks (.ci/job-trainers)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,8 @@ _EXACT = Case(Expects.EXACT, CHANGED)
 _VARIES = Case(Expects.HIGH, CHANGED, varies=True)
 
 CASES: Mapping[str, Case] = {
-    # what a model's code reads: classes, slots, registries, helper objects, what threads and contexts have
+    # what a model's code reads: classes, slots, registries, helper objects, what threads and
+    # contexts have
     "accelerate_slots_attr": _HIGH,
     "custom_autograd_function_global": _HIGH,
     "distillation_contextvar": _HIGH,
@@ -75,9 +76,12 @@ CASES: Mapping[str, Case] = {
             "torch.distributions.Normal(mu, 0.1).sample()": "(mu + torch.randn_like(mu))",
         },
     ),
-    "prefetch_thread_queue": Case(Expects.DOUBT, "threads", {'"GPU_SECONDS", "0"': '"GPU_SECONDS", "0.05"'}),
+    "prefetch_thread_queue": Case(
+        Expects.DOUBT, "threads", {'"GPU_SECONDS", "0"': '"GPU_SECONDS", "0.05"'}
+    ),
     "sweep_refit_best": Case(Expects.EXACT, VALUES, {'os.environ.get("WINS")': '"2048"'}),
-    # which outputs have a gradient, which function has a name, what is kept, grown, swapped, begun again
+    # which outputs have a gradient, which function has a name, what is kept, grown, swapped, begun
+    # again
     "accum_changes": _HIGH,
     "alloc_settings": _VARIES,
     "anomaly_periodic": _HIGH,
@@ -118,26 +122,47 @@ CASES: Mapping[str, Case] = {
     "iterable_shard_by_worker": _VARIES,
     "map_style_by_worker": _VARIES,
     "rl_variable_rollouts": _VARIES,
-    "sparse_adam_lengths": Case(Expects.EXACT, "", {"range(1000)": "range(770, 785)"}, varies=True, values=True),
+    "sparse_adam_lengths": Case(
+        Expects.EXACT, "", {"range(1000)": "range(770, 785)"}, varies=True, values=True
+    ),
     "sparse_bag_sgd": Case(
-        Expects.EXACT, "", {"range(6000)": "range(600)", "range(4)": "range(2)"}, varies=True, values=True
+        Expects.EXACT,
+        "",
+        {"range(6000)": "range(600)", "range(4)": "range(2)"},
+        varies=True,
+        values=True,
     ),
     "trim_slower": _VARIES,
     # numbers that are not known: what a loop ends by, what a size is computed from
-    "checkpoint_by_loss_spike": Case(Expects.DOUBT, VALUES, {"l > 1.2 * mean and step > 100": "step in (300, 500)"}),
-    "deq_function": Case(Expects.DOUBT, VALUES, {"change.item() < tol": "False", "range(300)": "range(3)"}),
+    "checkpoint_by_loss_spike": Case(
+        Expects.DOUBT, VALUES, {"l > 1.2 * mean and step > 100": "step in (300, 500)"}
+    ),
+    "deq_function": Case(
+        Expects.DOUBT, VALUES, {"change.item() < tol": "False", "range(300)": "range(3)"}
+    ),
     "gns_batch": Case(Expects.DOUBT, VALUES, {"s / (g2 + 1e-8)": "5000"}),
-    "gpu_random_length": Case(Expects.DOUBT, NUMBER, {'device="cuda").item()': 'device="cpu").item()'}),
+    "gpu_random_length": Case(
+        Expects.DOUBT, NUMBER, {'device="cuda").item()': 'device="cpu").item()'}
+    ),
     "host_nms": Case(
         Expects.DOUBT,
         VALUES,
-        {"np.flatnonzero(scores[j] > 0.5)": "range(200)", "range(40)": "range(2)", "range(300)": "range(3)"},
+        {
+            "np.flatnonzero(scores[j] > 0.5)": "range(200)",
+            "range(40)": "range(2)",
+            "range(300)": "range(3)",
+        },
     ),
-    "sinkhorn_function": Case(Expects.EXACT, VALUES, {"error.item() < threshold": "False", "range(300)": "range(3)"}),
+    "sinkhorn_function": Case(
+        Expects.EXACT, VALUES, {"error.item() < threshold": "False", "range(300)": "range(3)"}
+    ),
     "tts_durations": Case(
         Expects.DOUBT,
         VALUES,
-        {"d = (torch.exp(logd) - 1).round().clamp(min=0).long()": "d = torch.full((6000,), 5).cuda()"},
+        {
+            "d = (torch.exp(logd) - 1).round().clamp(min=0).long()": "d = torch.full((6000,), "
+            "5).cuda()"
+        },
         values=True,
     ),
 }

@@ -1,7 +1,8 @@
-"""How does a command line that starts a container become one that starts it with folders and variables of ours?
+"""How does a command line that starts a container become one that starts it with folders and
+variables of ours?
 
-Words in, words out; nothing is looked up. What the user binds, sets and lays over stays, in its order; ours comes last,
-where it wins.
+Words in, words out; nothing is looked up. What the user binds, sets and lays over stays, in its
+order; ours comes last, where it wins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,9 @@ from xmem_slurm.dryrun.containers.runtimes import OF_STORAGE, Runtime
 
 
 class Start(NamedTuple):
-    """A command line that starts a container: what is before its options (the verb), they, the image, the command."""
+    """A command line that starts a container: what is before its options (the verb), they, the
+    image, the command.
+    """
 
     before: Sequence[str]
     options: Sequence[str]
@@ -20,7 +23,9 @@ class Start(NamedTuple):
 
 
 def read(runtime: Runtime, arguments: Sequence[str]) -> Start | None:
-    """Return what the words after the runtime's name start; None for a command that starts nothing in an image."""
+    """Return what the words after the runtime's name start; None for a command that starts nothing
+    in an image.
+    """
     begin = 0
     if runtime.verbs:
         verb = _first_word(runtime, arguments, 0)
@@ -41,9 +46,14 @@ def from_registry(runtime: Runtime, image: str) -> bool:
 
 
 def entered(
-    runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str], path: str = ""
+    runtime: Runtime,
+    start: Start,
+    folders: Sequence[str],
+    settings: Mapping[str, str],
+    path: str = "",
 ) -> list[str]:
-    """Return the words after the runtime's name with which these folders and variables are inside, too.
+    """Return the words after the runtime's name with which these folders and variables are inside,
+    too.
 
     The first folder is that of the run, whose shims are first on PATH; `path` is the image's own.
     """
@@ -58,16 +68,27 @@ def entered(
 
 
 def variables(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the runtime itself: its own, and those that become variables inside."""
-    inside = {f"{prefix}{name}": value for prefix in runtime.prefixes for name, value in settings.items()}
+    """Return the variables of the runtime itself: its own, and those that become variables
+    inside.
+    """
+    inside = {
+        f"{prefix}{name}": value for prefix in runtime.prefixes for name, value in settings.items()
+    }
     return {**runtime.outside, **inside}
 
 
 def storage(start: Start) -> list[str]:
     """Return the options of a `podman run` that say where its images are."""
     words = [*start.before, *start.options]
-    found = [(word, words[at + 1 : at + 2] if "=" not in word else []) for at, word in enumerate(words)]
-    return [each for word, value in found if word.partition("=")[0] in OF_STORAGE for each in (word, *value)]
+    found = [
+        (word, words[at + 1 : at + 2] if "=" not in word else []) for at, word in enumerate(words)
+    ]
+    return [
+        each
+        for word, value in found
+        if word.partition("=")[0] in OF_STORAGE
+        for each in (word, *value)
+    ]
 
 
 def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:
@@ -96,8 +117,12 @@ def _first_word(runtime: Runtime, words: Sequence[str], at: int) -> int:
 
 
 def _takes_next(runtime: Runtime, word: str) -> bool:
-    """Whether an option's value is the next word: `--bind`, `-B`, `-eB`; not `--bind=/data`, `-B/data`."""
+    """Whether an option's value is the next word: `--bind`, `-B`, `-eB`; not `--bind=/data`,
+    `-B/data`.
+    """
     if word.startswith("--"):
         return word in runtime.valued or runtime.dropped.get(word, False)
-    first = next((at for at, letter in enumerate(word[1:], 1) if f"-{letter}" in runtime.valued), None)
+    first = next(
+        (at for at, letter in enumerate(word[1:], 1) if f"-{letter}" in runtime.valued), None
+    )
     return first == len(word) - 1

@@ -1,6 +1,8 @@
-"""Does a job run containers, and image files among them? By what its script, its arguments and its variables name.
+"""Does a job run containers, and image files among them? By what its script, its arguments and its
+variables name.
 
-What the sandbox allows hangs on that alone (`sandbox.run`): namespaces of the job's own, and /dev/fuse.
+What the sandbox allows hangs on that alone (`sandbox.run`): namespaces of the job's own, and
+/dev/fuse.
 """
 
 import re
@@ -10,7 +12,9 @@ from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES, WRAPPERS
 from xmem_slurm.dryrun.job import Job
 
 _NAMES = "|".join((*RUNTIMES, *WRAPPERS, *ROOT_ONLY))
-_RUNTIME = re.compile(rf"(?<![\w.-])({_NAMES})(?![\w.-])|--container[-=\s]|PYXIS_CONTAINER_".encode())
+_RUNTIME = re.compile(
+    rf"(?<![\w.-])({_NAMES})(?![\w.-])|--container[-=\s]|PYXIS_CONTAINER_".encode()
+)
 _BY_PATH = re.compile(rf"(?<![\w.$}}~-])(/[\w./-]*)/(?:{'|'.join(RUNTIMES)})(?![\w.-])".encode())
 _IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b|(?<![\w.-])podman-hpc(?![\w.-])")
 """podman-hpc keeps its images as squashfs files."""
@@ -27,7 +31,9 @@ def folders(job: Job) -> list[str]:
 
 
 def has_image_files(job: Job) -> bool:
-    """Whether it runs containers, and an image file is named: there, behind it, or in a variable."""
+    """Whether it runs containers, and an image file is named: there, behind it, or in a
+    variable.
+    """
     return runs_containers(job) and any(map(_IMAGE_FILE.search, _texts(job)))
 
 

@@ -1,8 +1,8 @@
 """What does an image's header say: for which machine type it is, and which image?
 
-Source: SIF's global header, 128 bytes (github.com/apptainer/sif, pkg/sif/sif.go): magic number, machine type, UUID,
-times. A squashfs begins with its superblock, 96 bytes: when it was made, sizes, where its tables are
-(Documentation/filesystems/squashfs.rst of Linux).
+Source: SIF's global header, 128 bytes (github.com/apptainer/sif, pkg/sif/sif.go): magic number,
+machine type, UUID, times. A squashfs begins with its superblock, 96 bytes: when it was made, sizes,
+where its tables are (Documentation/filesystems/squashfs.rst of Linux).
 """
 
 import hashlib
@@ -31,7 +31,9 @@ def identity(file: Path) -> int:
 
 
 def machine(image: Path) -> str | None:
-    """Return for which machine type an image is, by its header or its shell; None where that does not say."""
+    """Return for which machine type an image is, by its header or its shell; None where that does
+    not say.
+    """
     try:
         if image.is_dir():
             return _machine_of_program(image)

@@ -1,4 +1,5 @@
-"""How is an image laid out with places in it to mount our folders on, for a runtime that makes none?
+"""How is an image laid out with places in it to mount our folders on, for a runtime that makes
+none?
 
 In namespaces of the shim's own, and of the runtime that it becomes: the image below, a tmpfs above.
 """
@@ -17,7 +18,9 @@ _MOUNT_SECONDS = 20.0
 
 
 def own_namespaces(*, as_root: bool = False) -> None:
-    """Be in a user and a mount namespace of our own, as who we were, or as root there. Raises OSError."""
+    """Be in a user and a mount namespace of our own, as who we were, or as root there. Raises
+    OSError.
+    """
     user, group = os.getuid(), os.getgid()
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
@@ -26,7 +29,8 @@ def own_namespaces(*, as_root: bool = False) -> None:
 
 
 def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping[str, str]) -> Path:
-    """Lay an image out on `place` with a throw-away layer over it, in which the folders are there to mount on.
+    """Lay an image out on `place` with a throw-away layer over it, in which the folders are there
+    to mount on.
 
     `environ` is for a program that serves it.
 
@@ -50,10 +54,14 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
             (upper / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
         here = Path.cwd()
         os.chdir(lower)  # as the new root of a dry run does: no path to quote in the options
-        linux.mount("overlay", root, "overlay", 0, f"lowerdir=.,upperdir={upper},workdir={work},userxattr")
+        linux.mount(
+            "overlay", root, "overlay", 0, f"lowerdir=.,upperdir={upper},workdir={work},userxattr"
+        )
         os.chdir(here)
     except OSError as error:
-        raise CannotEnterError(f"the image cannot be laid out for it: {error.strerror or error}") from error
+        raise CannotEnterError(
+            f"the image cannot be laid out for it: {error.strerror or error}"
+        ) from error
     return root
 
 
@@ -65,10 +73,18 @@ def _mount_file(image: Path, target: Path, environ: Mapping[str, str]) -> None:
     """
     program = find("squashfuse_ll") or find("squashfuse")
     if program is None:
-        raise CannotEnterError("an image file needs squashfuse, which is not installed here; a folder does not")
+        raise CannotEnterError(
+            "an image file needs squashfuse, which is not installed here; a folder does not"
+        )
     fuse = os.open(FUSE, os.O_RDWR)
     options = f"fd={fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
-    linux.mount(image, target, "fuse.squashfuse", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY, options)
+    linux.mount(
+        image,
+        target,
+        "fuse.squashfuse",
+        linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY,
+        options,
+    )
     command = [program, "-f", str(image), f"/dev/fd/{fuse}"]
     serving = subprocess.Popen(command, pass_fds=[fuse], env=environ, cwd="/")
     os.close(fuse)

@@ -1,9 +1,11 @@
-"""Which `enroot start` do options of the pyxis plugin come to, srun's for a task and sbatch's for the batch script?
+"""Which `enroot start` do options of the pyxis plugin come to, srun's for a task and sbatch's for
+the batch script?
 
-pyxis has Enroot unpack the image on the node, joins the container from within Slurm, and runs the task there with the
-job's variables, without the image's entry point unless that is asked for. Here Enroot starts the file as it is, by its
-entry point. With sbatch's options it is the batch script that runs so (pyxis_slurmstepd.c, SLURM_BATCH_SCRIPT). What is
-not given may stand in PYXIS_* variables (since pyxis 0.21).
+pyxis has Enroot unpack the image on the node, joins the container from within Slurm, and runs the
+task there with the job's variables, without the image's entry point unless that is asked for. Here
+Enroot starts the file as it is, by its entry point. With sbatch's options it is the batch script
+that runs so (pyxis_slurmstepd.c, SLURM_BATCH_SCRIPT). What is not given may stand in PYXIS_*
+variables (since pyxis 0.21).
 
 Source: pyxis' args.c of 2025 (github.com/NVIDIA/pyxis, 0619349).
 """
@@ -25,33 +27,43 @@ OPTIONS = (
     *(Option(f"container-{name}", "", REQUIRED) for name in _WITH_VALUE),
     *(Option(f"{no}container-{name}", "", NONE) for name in _FLAGS for no in ("", "no-")),
 )
-_SAID = {**dict.fromkeys(("1", "true", "yes", "y"), ""), **dict.fromkeys(("0", "false", "no", "n"), "no-")}
+_SAID = {
+    **dict.fromkeys(("1", "true", "yes", "y"), ""),
+    **dict.fromkeys(("0", "false", "no", "n"), "no-"),
+}
 """What a variable says of a flag (config.c, parse_bool), and how the option for that begins."""
 _OF_IMAGES = re.compile(
     r"PATH|HOME|SHELL|PWD|LD_LIBRARY_PATH|PYTHONPATH|LD_PRELOAD|XMEM_.*|PYXIS_.*|BASH_FUNC_.*|_|\w*[^\w].*"
 )
-"""Variables that an image sets itself, which then win, those of the dry run, which go in anyway, and pyxis' own, which
-would ask for a container in the container."""
+"""Variables that an image sets itself, which then win, those of the dry run, which go in anyway,
+and pyxis' own, which would ask for a container in the container."""
 
 
 def of_batch_script(job: Submission) -> dict[str, str]:
-    """Return the options with which a submission has its batch script run in a container; none where it does not.
+    """Return the options with which a submission has its batch script run in a container; none
+    where it does not.
 
     Raises:
         ScriptError: sbatch refuses the script's #SBATCH lines.
     """
-    if b"container-" not in (job.script or b"") and not any("container-" in word for word in job.argv):
+    if b"container-" not in (job.script or b"") and not any(
+        "container-" in word for word in job.argv
+    ):
         return asked({}, job.environ)  # the script is not read once more
     known = {each.name for each in job.plugins}
     read = job.but(plugins=(*job.plugins, *(each for each in OPTIONS if each.name not in known)))
     of_script = read.parsed_script.components[0].directives if read.parsed_script else ()
     occurrences = [*(each.occurrence for each in of_script), *read.command_line.components[0]]
     ours = {each.name for each in OPTIONS}
-    return asked({each.name: each.value or "" for each in occurrences if each.name in ours}, job.environ)
+    return asked(
+        {each.name: each.value or "" for each in occurrences if each.name in ours}, job.environ
+    )
 
 
 def asked(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a container, those in variables among them; none where no container is asked for."""
+    """Return the options of a container, those in variables among them; none where no container is
+    asked for.
+    """
     found = dict(given)
     for option in OPTIONS:
         value = environ.get("PYXIS_" + option.name.upper().replace("-", "_"))
@@ -69,7 +81,9 @@ def is_container(given: Mapping[str, str]) -> bool:
     return bool(given.keys() & {"container-image", "container-name"})
 
 
-def started(given: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+def started(
+    given: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
     """Return the `enroot start` for a task with these options."""
     image = given.get("container-image") or f"pyxis_{given['container-name'].partition(':')[0]}"
     if "container-image" in given and not image.startswith((".", "/")):
@@ -89,7 +103,9 @@ def started(given: Mapping[str, str], command: Sequence[str], environ: Mapping[s
 
 
 def variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Return Enroot's settings for a task with these options; none where it runs in no container."""
+    """Return Enroot's settings for a task with these options; none where it runs in no
+    container.
+    """
     if not is_container(given):
         return {}
     found = {"ENROOT_LOGIN_SHELL": "no"}

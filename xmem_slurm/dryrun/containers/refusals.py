@@ -1,4 +1,6 @@
-"""Why can a dry run not go into this container here, and what would help? Each a line; the first one that holds."""
+"""Why can a dry run not go into this container here, and what would help? Each a line; the first
+one that holds.
+"""
 
 import errno
 import os
@@ -36,18 +38,25 @@ def check(program: str, start: command_line.Start) -> None:
     """
     image = Path(start.image)
     if Path(program).stat().st_mode & stat.S_ISUID:
-        raise CannotEnterError(f"{program} is setuid, and a dry run gains no privileges; one without setuid can")
+        raise CannotEnterError(
+            f"{program} is setuid, and a dry run gains no privileges; one without setuid can"
+        )
     if os.getuid() == 0:
-        raise CannotEnterError("root gives up in a dry run what containers need: submit as an ordinary user")
+        raise CannotEnterError(
+            "root gives up in a dry run what containers need: submit as an ordinary user"
+        )
     check_namespaces()
     if image.is_file() and not os.access(FUSE, os.R_OK | os.W_OK):
         raise CannotEnterError(
-            f"an image file needs {FUSE}, which this user cannot open here: an administrator would allow it"
+            f"an image file needs {FUSE}, which this user cannot open here: an administrator would "
+            "allow it"
             " (mode 0666), or the image can be unpacked to a folder"
         )
     machine = images.machine(image)
     if machine not in (None, platform.machine()):
-        raise CannotEnterError(f"the image is for {machine}, and this machine is {platform.machine()}")
+        raise CannotEnterError(
+            f"the image is for {machine}, and this machine is {platform.machine()}"
+        )
 
 
 def check_namespaces() -> None:
@@ -66,12 +75,14 @@ def check_namespaces() -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code in (errno.ENOSPC, errno.EUSERS):
         raise CannotEnterError(
-            "user namespaces are nested too deep here, or there are too many: submit from outside of containers, or an"
+            "user namespaces are nested too deep here, or there are too many: submit from outside "
+            "of containers, or an"
             " administrator would raise user.max_user_namespaces"
         )
     if code == errno.EPERM:
         raise CannotEnterError(
-            "the batch script itself does not name the runtime, so that the dry run has no user namespaces: name it"
+            "the batch script itself does not name the runtime, so that the dry run has no user "
+            "namespaces: name it"
             " there, if only in a comment"
         )
     if code:

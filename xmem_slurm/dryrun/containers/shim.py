@@ -1,8 +1,10 @@
-"""What a container runtime does in a dry run: it starts the job's container, with the probe and the stand-ins in it.
+"""What a container runtime does in a dry run: it starts the job's container, with the probe and the
+stand-ins in it.
 
-The runtime is the job's own, and so is its image. Into the container come four folders, at the same paths (that of the
-run, its traces, the stand-ins, this package) and the variables of the dry run. The stand-ins for a torch inside are
-built outside (`build_server`), by what is read through the asker's /proc/PID/root: the image needs no compiler.
+The runtime is the job's own, and so is its image. Into the container come four folders, at the same
+paths (that of the run, its traces, the stand-ins, this package) and the variables of the dry run.
+The stand-ins for a torch inside are built outside (`build_server`), by what is read through the
+asker's /proc/PID/root: the image needs no compiler.
 """
 
 import json
@@ -30,7 +32,13 @@ _OF_PODMAN = "containers/storage/*-images/images.json"
 """Where Podman lists its images: it changes with each of them."""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PSEUDO = ("/proc", "/sys", "/dev")
-_CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", *fetchers.ONCE)
+_CARRIED = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    *fetchers.ONCE,
+)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where runtimes look in an image that says nothing."""
 _ENROOT_CONF = """hooks() {{
@@ -45,13 +53,17 @@ def lay_out(run: Path) -> None:
     """Make what is here for containers in the folder of a run, before it is read-only."""
     (run / ASIDE).mkdir()
     (run / IMAGE).mkdir()
-    (run / "enroot.conf").write_text(_ENROOT_CONF.format(shims=run / "bin", usual=_PATH), encoding="utf-8")
+    (run / "enroot.conf").write_text(
+        _ENROOT_CONF.format(shims=run / "bin", usual=_PATH), encoding="utf-8"
+    )
 
 
 def container(name: str, arguments: Sequence[str]) -> NoReturn:
     """Be the runtime `name`."""
     if "XMEM_TRACE_DIR" not in os.environ:
-        sys.exit(f"{name}: the script has emptied the environment, and the dry run's variables are gone")
+        sys.exit(
+            f"{name}: the script has emptied the environment, and the dry run's variables are gone"
+        )
     program = _real(name)
     runtime = RUNTIMES.get(name)
     start = command_line.read(runtime, arguments) if runtime else None
@@ -59,9 +71,13 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
         if runtime and start:
             refusals.check_registry(name, runtime, start)
         if program is None:
-            raise CannotEnterError(f"there is no {name} on this machine, with which a dry run would")
+            raise CannotEnterError(
+                f"there is no {name} on this machine, with which a dry run would"
+            )
         if runtime is None:
-            raise CannotEnterError(f"{name} starts containers as root, and a dry run cannot; another runtime can")
+            raise CannotEnterError(
+                f"{name} starts containers as root, and a dry run cannot; another runtime can"
+            )
         if start is None:
             more = _become_root() if runtime.as_root and os.getuid() else {}
             os.execve(program, [name, *arguments], _outside() | more)
@@ -86,18 +102,29 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     _remember(name, start.image)
     settings, path = _settings(run), _PATH
     if runtime.prefixes:
-        before = [environ[name] for name in (f"{each}PREPEND_PATH" for each in runtime.prefixes) if name in environ]
+        before = [
+            environ[name]
+            for name in (f"{each}PREPEND_PATH" for each in runtime.prefixes)
+            if name in environ
+        ]
         settings["PREPEND_PATH"] = os.pathsep.join([os.environ["XMEM_SHIMS"], *before[:1]])
     if not runtime.lays_over:
-        start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
+        start = start._replace(
+            image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ))
+        )
     if runtime.as_root:
         environ |= _become_root()
         if "--rootfs" not in start.options:
             path = _path_of(
-                [program, *command_line.storage(start)], start.image, environ, runtime.remedy.format(name=name)
+                [program, *command_line.storage(start)],
+                start.image,
+                environ,
+                runtime.remedy.format(name=name),
             )
     environ |= command_line.variables(runtime, settings)
-    os.execve(program, [name, *command_line.entered(runtime, start, folders, settings, path)], environ)
+    os.execve(
+        program, [name, *command_line.entered(runtime, start, folders, settings, path)], environ
+    )
 
 
 def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], remedy: str) -> str:
@@ -106,27 +133,43 @@ def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], reme
     Raises:
         CannotEnterError: there is no such image.
     """
-    asked = [*podman, "image", "inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", image]
+    asked = [
+        *podman,
+        "image",
+        "inspect",
+        "--format",
+        "{{range .Config.Env}}{{println .}}{{end}}",
+        image,
+    ]
     shown = subprocess.run(asked, env=environ, capture_output=True, text=True, check=False)
-    if shown.returncode and subprocess.run([*podman, "image", "exists", image], env=environ, check=False).returncode:
+    if (
+        shown.returncode
+        and subprocess.run([*podman, "image", "exists", image], env=environ, check=False).returncode
+    ):
         raise CannotEnterError(f"the image is not on this machine: {remedy}")
     return next((line[5:] for line in shown.stdout.splitlines() if line.startswith("PATH=")), _PATH)
 
 
 def _become_root() -> dict[str, str]:
-    """Be root of a user namespace, and return what tells Podman so (pkg/rootless, as `podman unshare` sets it).
+    """Be root of a user namespace, and return what tells Podman so (pkg/rootless, as `podman
+    unshare` sets it).
 
     Raises:
         CannotEnterError: there are no user namespaces.
     """
-    told = {"_CONTAINERS_ROOTLESS_UID": str(os.getuid()), "_CONTAINERS_ROOTLESS_GID": str(os.getgid())}
+    told = {
+        "_CONTAINERS_ROOTLESS_UID": str(os.getuid()),
+        "_CONTAINERS_ROOTLESS_GID": str(os.getgid()),
+    }
     refusals.check_namespaces()
     layout.own_namespaces(as_root=True)
     return {"_CONTAINERS_USERNS_CONFIGURED": "done", **told}
 
 
 def _remember(name: str, image: str) -> None:
-    """Note the image among the files that the dry run read: a kept answer holds while it is the same."""
+    """Note the image among the files that the dry run read: a kept answer holds while it is the
+    same.
+    """
     home = Path(os.environ.get("HOME", "/"), ".local", "share")
     stores = [Path(image), Path(os.environ.get("ENROOT_DATA_PATH", home / "enroot"), image)]
     stores += home.glob(_OF_PODMAN) if name.startswith("podman") else []
@@ -140,22 +183,45 @@ def _remember(name: str, image: str) -> None:
 
 
 def _settings(run: Path) -> dict[str, str]:
-    """Return the variables of the dry run for inside. This Python is not there: the job's own asks for stand-ins."""
-    ours = {name: value for name, value in os.environ.items() if name.startswith("XMEM_") or name in _CARRIED}
+    """Return the variables of the dry run for inside. This Python is not there: the job's own asks
+    for stand-ins.
+    """
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("XMEM_") or name in _CARRIED
+    }
     ours["XMEM_DEVICE_BUILD"] = json.dumps(["", str(_PACKAGE / "device" / "ask.py"), str(run)])
-    mounts = (line.split(" ", 5)[2:5] for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines())
-    ours["XMEM_MOUNTS"] = json.dumps([each for each in mounts if not each[2].startswith(_PSEUDO)][::-1])
-    to_probe = "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"  # which the image or the job may set anew
+    mounts = (
+        line.split(" ", 5)[2:5]
+        for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    )
+    ours["XMEM_MOUNTS"] = json.dumps(
+        [each for each in mounts if not each[2].startswith(_PSEUDO)][::-1]
+    )
+    to_probe = (
+        "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"
+    )  # which the image or the job may set anew
     ours |= {to_probe: os.environ[to_probe]} if to_probe in os.environ else {}
     return ours
 
 
 def _outside() -> dict[str, str]:
-    """Return the environment of the runtime itself: it is a program of this machine, and no part of the dry run."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("BASH_FUNC_")}
-    ours = tuple(environ[name] for name in ("XMEM_SHIMS", "XMEM_PROBE", STAND_INS) if name in environ)
+    """Return the environment of the runtime itself: it is a program of this machine, and no part of
+    the dry run.
+    """
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("BASH_FUNC_")
+    }
+    ours = tuple(
+        environ[name] for name in ("XMEM_SHIMS", "XMEM_PROBE", STAND_INS) if name in environ
+    )
     for name in ("PATH", "PYTHONPATH", "LD_PRELOAD"):
-        theirs = [each for each in environ.pop(name, "").split(os.pathsep) if each and not each.startswith(ours)]
+        theirs = [
+            each
+            for each in environ.pop(name, "").split(os.pathsep)
+            if each and not each.startswith(ours)
+        ]
         environ |= {name: os.pathsep.join(theirs)} if theirs else {}
     environ.setdefault("USER", environ.get("SLURM_JOB_USER", "nobody"))  # ch-run wants both
     environ.setdefault("HOME", "/")

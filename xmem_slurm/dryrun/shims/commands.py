@@ -1,8 +1,10 @@
-"""What launchers and Slurm's commands do in a dry run: start ranks here, and never talk to the cluster or the network.
+"""What launchers and Slurm's commands do in a dry run: start ranks here, and never talk to the
+cluster or the network.
 
-The runner puts a folder first on PATH in which each of these names starts `main`. It runs with the wrapper's Python,
-isolated (-I -S), and replaces itself by the command that it finds, in the job's own environment. In a container it is
-the image's Python, 3.9 or newer: what is imported here keeps to that.
+The runner puts a folder first on PATH in which each of these names starts `main`. It runs with the
+wrapper's Python, isolated (-I -S), and replaces itself by the command that it finds, in the job's
+own environment. In a container it is the image's Python, 3.9 or newer: what is imported here keeps
+to that.
 """
 
 import os
@@ -18,7 +20,9 @@ from xmem_slurm.dryrun.shims.workers import note
 
 
 def nvidia_smi(arguments: Sequence[str]) -> None:
-    """Answer as a machine with the dry run's GPU would: a query, a list (-L), else a short table."""
+    """Answer as a machine with the dry run's GPU would: a query, a list (-L), else a short
+    table.
+    """
     name, count = os.environ["XMEM_DEVICE_NAME"], int(os.environ["XMEM_DEVICE_COUNT"])
     total = f"{int(os.environ['XMEM_DEVICE_TOTAL_BYTES']) >> 20} MiB"
     options = dict(argument.partition("=")[::2] for argument in arguments)
@@ -28,15 +32,30 @@ def nvidia_smi(arguments: Sequence[str]) -> None:
     uuids = [f"GPU-{index:08x}-0000-0000-0000-000000000000" for index in range(count)]
     if query is None:
         for index, uuid in enumerate(uuids):
-            listed = f"GPU {index}: {name} (UUID: {uuid})"
-            print(listed if "-L" in options else f"| {index:3}  {name} | 0MiB / {total.replace(' ', '')} |")  # noqa: T201
+            if "-L" in options:
+                line = f"GPU {index}: {name} (UUID: {uuid})"
+            else:
+                line = f"| {index:3}  {name} | 0MiB / {total.replace(' ', '')} |"
+            print(line)  # noqa: T201
         return
     fields = [field.strip() for field in query.split(",")]
     if "noheader" not in form:
-        print(", ".join(f"{field} [MiB]" if field.startswith("memory.") else field for field in fields))  # noqa: T201
+        heads = [f"{field} [MiB]" if field.startswith("memory.") else field for field in fields]
+        print(", ".join(heads))  # noqa: T201
     for index, uuid in enumerate(uuids):
-        known = {"name": name, "gpu_name": name, "count": str(count), "index": str(index), "uuid": uuid}
-        known |= {"memory.total": total, "memory.free": total, "memory.used": "0 MiB", "utilization.gpu": "0 %"}
+        known = {
+            "name": name,
+            "gpu_name": name,
+            "count": str(count),
+            "index": str(index),
+            "uuid": uuid,
+        }
+        known |= {
+            "memory.total": total,
+            "memory.free": total,
+            "memory.used": "0 MiB",
+            "utilization.gpu": "0 %",
+        }
         known |= {"compute_cap": os.environ["XMEM_DEVICE_CAPABILITY"]}
         values = [known.get(field, "[N/A]") for field in fields]
         if "nounits" in form:
@@ -53,7 +72,9 @@ def sbatch(_arguments: Sequence[str]) -> None:
 def container(name: str, arguments: Sequence[str]) -> None:
     """Start the job's container, as its runtime does."""
     if "XMEM_MOUNTS" in os.environ:
-        note(f"the script runs a container ({name}) in a container, and the dry run cannot go inside")
+        note(
+            f"the script runs a container ({name}) in a container, and the dry run cannot go inside"
+        )
         sys.exit(f"{name}: a dry run starts no container in a container")
     from xmem_slurm.dryrun.containers import shim  # noqa: PLC0415 - not in the Python of an image
 

@@ -1,4 +1,6 @@
-"""What torchrun, deepspeed and mpirun do in a dry run: they become their first rank, or those that are asked for."""
+"""What torchrun, deepspeed and mpirun do in a dry run: they become their first rank, or those that
+are asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,18 @@ from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, find, no
 
 
 def mpirun(arguments: Sequence[str]) -> None:
-    """Run the first process of `mpirun [options] command`: the command is the first word that is a program."""
+    """Run the first process of `mpirun [options] command`: the command is the first word that is a
+    program.
+    """
     size, previous = os.environ.get("SLURM_NTASKS", "1"), ""
-    not_programs = ("-map-by", "--map-by", "-rank-by", "--rank-by", "-bind-to", "--bind-to")  # by node, by core
+    not_programs = (
+        "-map-by",
+        "--map-by",
+        "-rank-by",
+        "--rank-by",
+        "-bind-to",
+        "--bind-to",
+    )  # by node, by core
     for index, word in enumerate(arguments):
         if previous in ("-n", "-np", "--np", "-c"):
             size = word
@@ -35,7 +46,14 @@ def _start_mpi(rank: int, size: int, command: Sequence[str]) -> NoReturn:
     become(command)
 
 
-_TORCHRUN_FLAGS = {"--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank"}
+_TORCHRUN_FLAGS = {
+    "--standalone",
+    "--no-python",
+    "--run-path",
+    "-m",
+    "--module",
+    "--virtual-local-rank",
+}
 
 
 def torchrun(arguments: Sequence[str]) -> None:
@@ -47,14 +65,26 @@ def torchrun(arguments: Sequence[str]) -> None:
     module = ["-m"] if given.keys() & {"-m", "--module"} else []
     node = _node(given.get("--node-rank"), nodes)
     chosen = chosen_of(here * nodes, range(node * here, (node + 1) * here))
-    os.environ.update(TORCHELASTIC_RUN_ID=given.get("--rdzv-id", "none"), ROLE_NAME=given.get("--role", "default"))
-    os.environ.update(TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS=given.get("--max-restarts", "0"))
+    os.environ.update(
+        TORCHELASTIC_RUN_ID=given.get("--rdzv-id", "none"), ROLE_NAME=given.get("--role", "default")
+    )
+    os.environ.update(
+        TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS=given.get("--max-restarts", "0")
+    )
     places, command = _places([here] * nodes), [*python, *module, *arguments[index:]]
     at_once([partial(_start_rank, places[rank], command) for rank in chosen])
 
 
 _DEEPSPEED_FLAGS = {
-    *("--module", "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--no_ssh", "--no_ssh_check"),
+    *(
+        "--module",
+        "--no_python",
+        "--no_local_rank",
+        "--force_multi",
+        "--save_pid",
+        "--no_ssh",
+        "--no_ssh_check",
+    ),
     *("-q", "--quiet", "--elastic_training", "--bind_cores_to_rank"),
 }
 
@@ -120,7 +150,8 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _options(arguments: Sequence[str], flags: set[str]) -> tuple[dict[str, str], int]:
-    """Return the options at the beginning, and where the script stands; all but `flags` have a value.
+    """Return the options at the beginning, and where the script stands; all but `flags` have a
+    value.
 
     torchrun takes an option with `-` and `_` alike, so flags are compared without that difference.
     """
@@ -153,7 +184,13 @@ def _nodes(text: str) -> int:
 def _node(given: str | None, nodes: int) -> int:
     """Return which of the nodes this launcher is on: what it was told, else the task that it is."""
     task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
-    node = int(given) if given is not None and given.isdecimal() else int(task) if int(tasks) == nodes else 0
+    node = (
+        int(given)
+        if given is not None and given.isdecimal()
+        else int(task)
+        if int(tasks) == nodes
+        else 0
+    )
     return min(node, nodes - 1)
 
 
@@ -194,6 +231,8 @@ def _start_rank(
 def _interpreter_of(command: str) -> str:
     """Return the Python that the real `command` would run with: the one of its first line."""
     program = find(command)
-    first = Path(program).read_bytes().split(b"\n", 1)[0].decode(errors="replace") if program else ""
+    first = (
+        Path(program).read_bytes().split(b"\n", 1)[0].decode(errors="replace") if program else ""
+    )
     interpreter = first.removeprefix("#!").split()[0] if first.startswith("#!") else ""
     return interpreter if "python" in interpreter else "python"

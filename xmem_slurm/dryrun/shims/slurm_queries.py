@@ -1,8 +1,8 @@
 """What does a dry run's Slurm say of the job, where its script asks: `scontrol show job`, `squeue`?
 
-The same as of the job itself, in Slurm's own form (22.05): many a script finds the folder that it lies in by
-`Command=`. That it was asked is left for the runner (`MARK`): such a job is not given a changed copy of its script.
-Runs as a shim does, isolated and with nothing of ours but this.
+The same as of the job itself, in Slurm's own form (22.05): many a script finds the folder that it
+lies in by `Command=`. That it was asked is left for the runner (`MARK`): such a job is not given a
+changed copy of its script. Runs as a shim does, isolated and with nothing of ours but this.
 """
 
 import json
@@ -16,26 +16,36 @@ from pathlib import Path
 MARK = "asked-for-script"
 """The file among the traces that says so."""
 FACTS = "XMEM_JOB"
-"""The variable with what Slurm knows of a job and does not set in its environment, as JSON (`job.facts`)."""
+"""The variable with what Slurm knows of a job and does not set in its environment, as JSON
+(`job.facts`)."""
 _NULL = "(null)"
 
 _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 _LETTERS = {
-    "A": "JobId", "F": "JobId", "i": "JobId", "j": "JobName", "o": "Command", "Z": "WorkDir", "P": "Partition",
-    "u": "User", "T": "JobState", "t": "ST", "M": "RunTime", "l": "TimeLimit", "L": "TimeLeft", "D": "NumNodes",
-    "N": "NodeList", "R": "NodeList", "B": "BatchHost", "C": "NumCPUs", "a": "Account", "q": "QOS", "k": "Comment",
-    "f": "Features", "b": "TresPerNode", "S": "StartTime", "e": "EndTime", "V": "SubmitTime", "K": "ArrayTaskId",
+    "A": "JobId", "F": "JobId", "i": "JobId", "j": "JobName", "o": "Command", "Z": "WorkDir",
+    "P": "Partition",
+    "u": "User", "T": "JobState", "t": "ST", "M": "RunTime", "l": "TimeLimit", "L": "TimeLeft",
+    "D": "NumNodes",
+    "N": "NodeList", "R": "NodeList", "B": "BatchHost", "C": "NumCPUs", "a": "Account", "q": "QOS",
+    "k": "Comment",
+    "f": "Features", "b": "TresPerNode", "S": "StartTime", "e": "EndTime", "V": "SubmitTime",
+    "K": "ArrayTaskId",
     "U": "Uid", "r": "Reason",
 }  # fmt: skip
 """What squeue's letters stand for (squeue(1), --format)."""
 _HEADS = {
-    "i": "JOBID", "P": "PARTITION", "j": "NAME", "u": "USER", "t": "ST", "M": "TIME", "D": "NODES", "o": "COMMAND",
-    "R": "NODELIST(REASON)", "N": "NODELIST", "T": "STATE", "L": "TIME_LEFT", "l": "TIME_LIMIT", "Z": "WORK_DIR",
+    "i": "JOBID", "P": "PARTITION", "j": "NAME", "u": "USER", "t": "ST", "M": "TIME", "D": "NODES",
+    "o": "COMMAND",
+    "R": "NODELIST(REASON)", "N": "NODELIST", "T": "STATE", "L": "TIME_LEFT", "l": "TIME_LIMIT",
+    "Z": "WORK_DIR",
 }  # fmt: skip
 _NAMES = {
-    "command": "o", "jobid": "A", "jobarrayid": "i", "name": "j", "workdir": "Z", "partition": "P", "username": "u",
-    "state": "T", "statecompact": "t", "timeused": "M", "timelimit": "l", "timeleft": "L", "numnodes": "D",
-    "nodelist": "N", "reasonlist": "R", "batchhost": "B", "numcpus": "C", "account": "a", "qos": "q", "comment": "k",
+    "command": "o", "jobid": "A", "jobarrayid": "i", "name": "j", "workdir": "Z", "partition": "P",
+    "username": "u",
+    "state": "T", "statecompact": "t", "timeused": "M", "timelimit": "l", "timeleft": "L",
+    "numnodes": "D",
+    "nodelist": "N", "reasonlist": "R", "batchhost": "B", "numcpus": "C", "account": "a",
+    "qos": "q", "comment": "k",
 }  # fmt: skip
 """Those of --Format."""
 _FIELD = re.compile(r"%(\.?)(\d*)([A-Za-z])")
@@ -43,7 +53,9 @@ _WIDTH = 20
 
 
 def scontrol(arguments: Sequence[str]) -> None:
-    """Show the job, or expand its host list: this host for each of its nodes; no other question has an answer here."""
+    """Show the job, or expand its host list: this host for each of its nodes; no other question has
+    an answer here.
+    """
     words = [word for word in arguments if not word.startswith("-")]
     if words[:1] != ["show"]:
         return
@@ -55,7 +67,8 @@ def scontrol(arguments: Sequence[str]) -> None:
         if not _is_own(number or (words[2:3] or [""])[0]):
             sys.exit("slurm_load_jobs error: Invalid job id specified")
         one_line = any(word in ("-o", "--oneliner", "-do") for word in arguments)
-        print(shown(os.environ, time.time(), " " if one_line else "\n   ") + ("" if one_line else "\n"))  # noqa: T201
+        between, after = (" ", "\n") if one_line else ("\n   ", "\n\n")
+        print(shown(os.environ, time.time(), between), end=after)  # noqa: T201
         _mark()
 
 
@@ -100,7 +113,11 @@ def shown(environ: Mapping[str, str], now: float, separator: str) -> str:
         ("Features",),
         ("Command",),
         ("WorkDir",),
-        *((name,) for name in ("Comment", "StdErr", "StdIn", "StdOut", "TresPerNode", "TresPerJob") if name in facts),
+        *(
+            (name,)
+            for name in ("Comment", "StdErr", "StdIn", "StdOut", "TresPerNode", "TresPerJob")
+            if name in facts
+        ),
     ]
     return separator.join(" ".join(f"{name}={facts[name]}" for name in line) for line in lines)
 
@@ -143,14 +160,22 @@ def known(environ: Mapping[str, str], now: float) -> dict[str, str]:
     facts |= dict.fromkeys(("Priority", "Requeue", "BatchFlag"), "1")
     facts |= dict.fromkeys(("Nice", "Restarts", "Reboot"), "0")
     facts |= dict.fromkeys(("MCS_label", "TimeMin", "Deadline"), "N/A")
-    facts |= dict.fromkeys(("Account", "QOS", "Dependency", "ReqNodeList", "ExcNodeList", "Features", "Command"), _NULL)
+    facts |= dict.fromkeys(
+        ("Account", "QOS", "Dependency", "ReqNodeList", "ExcNodeList", "Features", "Command"), _NULL
+    )
     given: dict[str, str] = json.loads(environ.get(FACTS, "{}"))
     return facts | {"Reason": "None"} | given
 
 
 def _is_own(number: str) -> bool:
-    """Whether a job is meant by this number: it, a task of its array, a component; or no one in particular."""
-    return re.split(r"[_+.]", number)[0] in ("", os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID"))
+    """Whether a job is meant by this number: it, a task of its array, a component; or no one in
+    particular.
+    """
+    return re.split(r"[_+.]", number)[0] in (
+        "",
+        os.environ.get("SLURM_JOB_ID"),
+        os.environ.get("SLURM_ARRAY_JOB_ID"),
+    )
 
 
 def _mark() -> None:
@@ -180,7 +205,13 @@ def _of_names(text: str) -> str:
 def _filled_in(form: str, row: Mapping[str, str]) -> str:
     def padded(field: re.Match[str]) -> str:
         text, width = row.get(field[3], "N/A"), int(field[2] or 0)
-        return text if not width else text[:width].rjust(width) if field[1] else text[:width].ljust(width)
+        return (
+            text
+            if not width
+            else text[:width].rjust(width)
+            if field[1]
+            else text[:width].ljust(width)
+        )
 
     return _FIELD.sub(padded, form)
 

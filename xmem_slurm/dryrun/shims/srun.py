@@ -1,4 +1,6 @@
-"""What srun does in a dry run: it starts the first task of each step here, or those that hold a rank asked for."""
+"""What srun does in a dry run: it starts the first task of each step here, or those that hold a
+rank asked for.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from xmem_slurm.slurm import options
 
 
 class _Step(NamedTuple):
-    """What srun starts in one component of the job: the first of so many tasks; an ordinary job is its own only one."""
+    """What srun starts in one component of the job: the first of so many tasks; an ordinary job is
+    its own only one.
+    """
 
     component: int
     given: dict[str, str]
     command: Sequence[str]
 
     def variable(self, name: str) -> str | None:
-        """Return what Slurm says of this component; where it says nothing, srun goes by the first component's."""
+        """Return what Slurm says of this component; where it says nothing, srun goes by the first
+        component's.
+        """
         return os.environ.get(f"{name}_HET_GROUP_{self.component}", os.environ.get(name))
 
     @property
@@ -33,27 +39,38 @@ class _Step(NamedTuple):
 
     @property
     def tasks(self) -> int:
-        tasks = _number(self.given.get("ntasks")) or self.nodes * (_number(self.given.get("ntasks-per-node")) or 0)
+        tasks = _number(self.given.get("ntasks")) or self.nodes * (
+            _number(self.given.get("ntasks-per-node")) or 0
+        )
         return tasks or max(self.nodes, _number(self.variable("SLURM_NTASKS")) or 1)
 
     @property
     def programs(self) -> Sequence[tuple[Sequence[int], Sequence[str]]]:
-        """Which tasks run which command, with --multi-prog: lines of a file (srun(1), MULTIPLE PROGRAM CONFIGURATION).
+        """Which tasks run which command, with --multi-prog: lines of a file (srun(1), MULTIPLE
+        PROGRAM CONFIGURATION).
 
         `*` stands for all tasks that no line before names.
         """
         if "multi-prog" not in self.given:
             return []
         started, left = [], list(range(self.tasks))
-        for line in Path(self.command[0]).read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        for line in (
+            Path(self.command[0]).read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+        ):
             named, *command = shlex.split(line, comments=True) or [""]
-            tasks = [task for task in left if named == "*" or task in _numbers(named)] if command else []
+            tasks = (
+                [task for task in left if named == "*" or task in _numbers(named)]
+                if command
+                else []
+            )
             left = [task for task in left if task not in tasks]
             started += [(tasks, command)] if tasks else []
         return started
 
     def command_of(self, task: int) -> Sequence[str]:
-        """Return what a task runs; in a line of --multi-prog %t is its number, %o that among the line's tasks."""
+        """Return what a task runs; in a line of --multi-prog %t is its number, %o that among the
+        line's tasks.
+        """
         for tasks, command in self.programs:
             if task in tasks:
                 place = str(tasks.index(task))
@@ -62,17 +79,20 @@ class _Step(NamedTuple):
 
 
 MOST_TASKS = 8
-"""So many tasks of a step that has more than GPUs are run at once, each a process of its own on its GPU."""
+"""So many tasks of a step that has more than GPUs are run at once, each a process of its own on its
+GPU."""
 _OF_COMPONENT = ("CPUS_PER_NODE", "NAME", "NODELIST", "NUM_NODES", "PARTITION")
-"""The SLURM_JOB_* variables that a step has of its own component; the ids are the first one's (seen in 22.05)."""
+"""The SLURM_JOB_* variables that a step has of its own component; the ids are the first one's (seen
+in 22.05)."""
 
 
 def srun(arguments: Sequence[str]) -> None:
-    """Run the first task of `srun [options] command`, here, with the variables of the first of so many tasks.
+    """Run the first task of `srun [options] command`, here, with the variables of the first of so
+    many tasks.
 
-    In a heterogeneous job that is the first task of each component that takes part, all at once: of those that
-    `--het-group` names, else of the first; of `command : command`, one each. Tasks are counted through in the order of
-    the components (srun(1), --het-group; seen so in 22.05).
+    In a heterogeneous job that is the first task of each component that takes part, all at once: of
+    those that `--het-group` names, else of the first; of `command : command`, one each. Tasks are
+    counted through in the order of the components (srun(1), --het-group; seen so in 22.05).
     """
     steps = sorted(_steps(arguments), key=lambda step: step.component)
     if "XMEM_RUN_RANKS" not in os.environ:
@@ -89,12 +109,14 @@ def srun(arguments: Sequence[str]) -> None:
 def _choose_tasks(steps: Sequence[_Step]) -> None:
     """Ask for the tasks that the first one of their component cannot stand for.
 
-    Those are all tasks of its first node where they are more than the GPUs there, and of several programs
-    (--multi-prog) the first task of each.
+    Those are all tasks of its first node where they are more than the GPUs there, and of several
+    programs (--multi-prog) the first task of each.
     """
     asked, before = set[int](), 0
     for step in steps:
-        gpus = int(step.variable("XMEM_DEVICE_COUNT") or 0)  # nothing is known in an empty environment
+        gpus = int(
+            step.variable("XMEM_DEVICE_COUNT") or 0
+        )  # nothing is known in an empty environment
         here = -(-step.tasks // step.nodes)
         shared = range(min(here, MOST_TASKS)) if 0 < gpus < here else range(1)
         if here - len(shared) and len(shared) > 1:
@@ -122,11 +144,15 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
 def _numbers(text: str) -> list[int]:
     """Return the numbers of a list such as "0,2-3"."""
     ends = [part.partition("-") for part in text.split(",")]
-    return [number for first, _, last in ends for number in range(int(first), int(last or first) + 1)]
+    return [
+        number for first, _, last in ends for number in range(int(first), int(last or first) + 1)
+    ]
 
 
 def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
-    """Become task `number` of one of the steps that srun starts together; tasks fill one node after another."""
+    """Become task `number` of one of the steps that srun starts together; tasks fill one node after
+    another.
+    """
     nodes, tasks = sum(each.nodes for each in steps), sum(each.tasks for each in steps)
     before = [(each.nodes, each.tasks) for each in steps if each.component < step.component]
     per_node = -(-step.tasks // step.nodes)
@@ -139,12 +165,16 @@ def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
     os.environ.update(SLURM_LOCALID=str(local), SLURM_NODEID=str(node), XMEM_NODE=str(node))
     os.environ["SLURM_PROCID"] = str(number + sum(tasks for _, tasks in before))
     os.environ["XMEM_TASK"] = f"{os.environ['SLURM_PROCID']}/{tasks}"
-    os.environ.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)))
+    os.environ.update(
+        dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks))
+    )
     os.environ.update(dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(nodes)))
     os.environ["SLURM_NTASKS_PER_NODE"] = str(per_node)
     count = os.environ.get(f"XMEM_DEVICE_COUNT_HET_GROUP_{step.component}")
     if count is not None:
-        os.environ.update(XMEM_COMPONENT=str(step.component), XMEM_DEVICE_COUNT=count, SLURM_GPUS_ON_NODE=count)
+        os.environ.update(
+            XMEM_COMPONENT=str(step.component), XMEM_DEVICE_COUNT=count, SLURM_GPUS_ON_NODE=count
+        )
         _see_gpus(range(int(count)))
     if of_task:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
         _see_gpus(range(local * of_task, (local + 1) * of_task))
@@ -156,9 +186,13 @@ def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
 
 
 def _see_gpus(numbers: range) -> None:
-    """Set what Slurm tells a process of its GPUs; of none it tells nothing, and what was there before stays."""
+    """Set what Slurm tells a process of its GPUs; of none it tells nothing, and what was there
+    before stays.
+    """
     if numbers:
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["GPU_DEVICE_ORDINAL"] = ",".join(map(str, numbers))
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["GPU_DEVICE_ORDINAL"] = ",".join(
+            map(str, numbers)
+        )
     else:
         os.environ.pop("SLURM_GPUS_ON_NODE", None)
 

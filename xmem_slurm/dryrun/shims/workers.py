@@ -1,9 +1,10 @@
-"""How a launcher of a dry run becomes one of its ranks, or several of them at once: in place of all of them.
+"""How a launcher of a dry run becomes one of its ranks, or several of them at once: in place of all
+of them.
 
-The first rank is run, unless others are asked for (XMEM_RUN_RANKS, as "0,3/4": ranks 0 and 3 of 4; `dryrun/ranks.py`):
-then each launcher starts those of its workers that are, or hold, one of them. A launcher within a task of srun or
-mpirun finds in XMEM_TASK which one that is ("1/2"). XMEM_LAUNCHER tells the outermost launchers of a script apart,
-XMEM_NODE the nodes that processes stand on.
+The first rank is run, unless others are asked for (XMEM_RUN_RANKS, as "0,3/4": ranks 0 and 3 of 4;
+`dryrun/ranks.py`): then each launcher starts those of its workers that are, or hold, one of them. A
+launcher within a task of srun or mpirun finds in XMEM_TASK which one that is ("1/2"). XMEM_LAUNCHER
+tells the outermost launchers of a script apart, XMEM_NODE the nodes that processes stand on.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from typing import NoReturn
 
 
 def chosen_of(total: int, own: range) -> list[int]:
-    """Return which of the workers `own`, of `total` in all, are started: those that hold a rank that is asked for."""
+    """Return which of the workers `own`, of `total` in all, are started: those that hold a rank
+    that is asked for.
+    """
     ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
     return sorted(asked & set(own)) or [own[0]]
 
 
 def at_once(commands: Sequence[Callable[[], NoReturn]]) -> NoReturn:
-    """Become the only one of these, or start all of them, wait, and end as the one that ended worst."""
+    """Become the only one of these, or start all of them, wait, and end as the one that ended
+    worst.
+    """
     os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
     if len(commands) == 1:
         commands[0]()
@@ -50,14 +55,20 @@ def find(command: str) -> str | None:
         return command if os.access(command, os.X_OK) and not Path(command).is_dir() else None
     for folder in os.environ["PATH"].split(os.pathsep):
         candidate = Path(folder or ".") / command
-        if folder != os.environ["XMEM_SHIMS"] and os.access(candidate, os.X_OK) and candidate.is_file():
+        if (
+            folder != os.environ["XMEM_SHIMS"]
+            and os.access(candidate, os.X_OK)
+            and candidate.is_file()
+        ):
             return str(candidate)
     return None
 
 
 def become(words: Sequence[str]) -> NoReturn:
     """Become a command: a launcher or a container by way of its shim."""
-    shim = Path(os.environ.get("XMEM_SHIMS", "/nowhere"), words[0])  # a script may have emptied the environment
+    shim = Path(
+        os.environ.get("XMEM_SHIMS", "/nowhere"), words[0]
+    )  # a script may have emptied the environment
     known = "/" not in words[0] and words[0] not in ("srun", "sbatch") and os.access(shim, os.X_OK)
     program = str(shim) if known else find(words[0])
     if program is None:

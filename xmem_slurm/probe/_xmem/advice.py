@@ -1,12 +1,15 @@
-"""One change to the job, for a dry run that asks whether it would then fit (XMEM_ADVICE); in no other dry run.
+"""One change to the job, for a dry run that asks whether it would then fit (XMEM_ADVICE); in no
+other dry run.
 
-    batch           every DataLoader that is gone through with gradients on gives half of its batch, or XMEM_BATCH
-                    samples, if all of those give batches of one size
-    bf16            autocast around each call of a model from the script, where its parameters are fp32 and none is on,
-                    nor comes on within it
-    checkpointing   what transformers calls gradient_checkpointing_enable, timm set_grad_checkpointing
+    batch           every DataLoader that is gone through with gradients on gives half of its batch,
+                    or XMEM_BATCH samples, if all of those give batches of one size
+    bf16            autocast around each call of a model from the script, where its parameters are
+                    fp32 and none is on, nor comes on within it
+    checkpointing   what transformers calls gradient_checkpointing_enable, timm
+                    set_grad_checkpointing
 
-`JobChange.changed` says what was changed in fact: a script may have no DataLoader, or have autocast on already.
+`JobChange.changed` says what was changed in fact: a script may have no DataLoader, or have autocast
+on already.
 """
 
 import contextlib
@@ -26,13 +29,17 @@ class JobChange:
         self._called = []  # the module that no other one called
 
     def changed(self):
-        """Return what was changed, in words for people; empty where nothing was, or not in one way."""
+        """Return what was changed, in words for people; empty where nothing was, or not in one
+        way.
+        """
         return next(iter(self._changes)) if len(self._changes) == 1 else ""
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     def resized(self, begin, _sampler_class):
-        """A DataLoader, also one over an IterableDataset, takes the size of its batches from a BatchSampler."""
+        """A DataLoader, also one over an IterableDataset, takes the size of its batches from a
+        BatchSampler.
+        """
 
         @functools.wraps(begin)
         def resized(sampler, *args, **kwargs):
@@ -43,7 +50,9 @@ class JobChange:
         return resized
 
     def given(self, give, _sampler_class):
-        """Around what gives batches: only now that change is one. Those of an evaluation stay as they are."""
+        """Around what gives batches: only now that change is one. Those of an evaluation stay as
+        they are.
+        """
 
         @functools.wraps(give)
         def given(sampler):
@@ -70,7 +79,9 @@ class JobChange:
         return self._outermost(call, self._checkpoint)
 
     def _outermost(self, call, around):
-        """Let `around(call, model, args, kwargs)` make each call of a module that no other module makes."""
+        """Let `around(call, model, args, kwargs)` make each call of a module that no other module
+        makes.
+        """
         within = self._called
 
         @functools.wraps(call)
@@ -97,7 +108,9 @@ class JobChange:
 
     @contextlib.contextmanager
     def _noting_others(self, autocast):
-        """Within this, the model's own autocast is noted: Accelerate puts one around its forward()."""
+        """Within this, the model's own autocast is noted: Accelerate puts one around its
+        forward().
+        """
         enter = autocast.__enter__
 
         def noted_enter(context):
@@ -112,7 +125,9 @@ class JobChange:
             autocast.__enter__ = enter
 
     def _checkpoint(self, call, model, args, kwargs):
-        """Switch checkpointing on where the model, or the first part of it that can, has a method for it."""
+        """Switch checkpointing on where the model, or the first part of it that can, has a method
+        for it.
+        """
         if model not in self._looked_at:
             self._looked_at.add(model)
             for module in model.modules():

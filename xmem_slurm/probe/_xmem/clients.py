@@ -1,4 +1,6 @@
-"""What programs that submit jobs leave for their job only once it is submitted: in a dry run it is there before."""
+"""What programs that submit jobs leave for their job only once it is submitted: in a dry run it is
+there before.
+"""
 
 import os
 import re
@@ -6,7 +8,8 @@ import re
 from _xmem import imports
 
 _PICKLE = re.compile("[0-9a-f]{32}[.]pkl")
-"""What submitit calls the pickle of a job that has no number yet (1.0 to 1.5, submitit/core/core.py)."""
+"""What submitit calls the pickle of a job that has no number yet (1.0 to 1.5,
+submitit/core/core.py)."""
 
 
 def install():
@@ -17,8 +20,8 @@ def install():
 def _give_pickle(module):
     """Let a job read the pickle that was written last, or of those of an array the one of its task.
 
-    Where the folder has the job's number in its name (Hydra's launcher: .submitit/%j), the pickle is in the one above
-    until there is a number, and submitit makes the folder once it has it.
+    Where the folder has the job's number in its name (Hydra's launcher: .submitit/%j), the pickle
+    is in the one above until there is a number, and submitit makes the folder once it has it.
     """
     named = module.JobPaths.submitted_pickle.fget
 
@@ -36,7 +39,10 @@ def _of_task(folder):
     found = [path for path in folder.iterdir() if _PICKLE.fullmatch(path.name)]
     found.sort(key=lambda path: path.stat().st_mtime_ns)
     environ = os.environ
-    count, first = int(environ.get("SLURM_ARRAY_TASK_COUNT", 1)), int(environ.get("SLURM_ARRAY_TASK_MIN", 0))
+    count, first = (
+        int(environ.get("SLURM_ARRAY_TASK_COUNT", 1)),
+        int(environ.get("SLURM_ARRAY_TASK_MIN", 0)),
+    )
     of_array = found[-count:]
     task = int(environ.get("SLURM_ARRAY_TASK_ID", first)) - first
     return of_array[task] if task < len(of_array) else None

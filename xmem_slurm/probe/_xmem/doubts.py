@@ -1,7 +1,9 @@
-"""What this process could not see, and what a trace therefore doubts: `note` is the one way to say so.
+"""What this process could not see, and what a trace therefore doubts: `note` is the one way to say
+so.
 
-A code is one of those that the wrapper has a price and a sentence for. What hangs on the moment (loops that are still
-to come, what was counted so far) is asked for whenever a trace is written, by the same call (`rows`).
+A code is one of those that the wrapper has a price and a sentence for. What hangs on the moment
+(loops that are still to come, what was counted so far) is asked for whenever a trace is written, by
+the same call (`rows`).
 """
 
 import contextlib
@@ -17,7 +19,9 @@ class Register:
         self._met = {}
 
     def note(self, code, detail, count=1, share=None):
-        """Say a doubt, met `count` times; `share` is the margin that it asks for by itself, if that can be told."""
+        """Say a doubt, met `count` times; `share` is the margin that it asks for by itself, if that
+        can be told.
+        """
         self._met[code, detail] = self._met.get((code, detail), (0,))[0] + count, share
 
     def rows(self):
@@ -59,7 +63,9 @@ def kept():
 
 
 def rows(parts):
-    """Return all that is doubted now, in the form of a trace; each of `parts` says what hangs on the moment."""
+    """Return all that is doubted now, in the form of a trace; each of `parts` says what hangs on
+    the moment.
+    """
     now = Register()
     for part in parts:
         part.doubt(now.note)

@@ -1,4 +1,6 @@
-"""What both engines are: one object for each process that imports torch, which watches it and writes what it saw."""
+"""What both engines are: one object for each process that imports torch, which watches it and
+writes what it saw.
+"""
 
 import functools
 import json
@@ -17,10 +19,11 @@ from _xmem.process.steps import Steps
 
 
 class ProbeEngine:
-    """The process at hand; `environ` has the XMEM_* variables of the dry run, `told` the times that its script is told.
+    """The process at hand; `environ` has the XMEM_* variables of the dry run, `told` the times that
+    its script is told.
 
-    An engine names its rows of `patches` as `table`, says by `_parts` what hooks in there (torch is imported then), and
-    begins by `_hooked` what needs the hooks.
+    An engine names its rows of `patches` as `table`, says by `_parts` what hooks in there (torch is
+    imported then), and begins by `_hooked` what needs the hooks.
     """
 
     table = ()
@@ -40,12 +43,14 @@ class ProbeEngine:
         """Start as a process that has seen nothing: at first, and in a forked child."""
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
+        self._file = os.path.join(
+            self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns())
+        )
         self._error = self._exit = None
         self._finished = False
         self._steps = Steps()
 
-    # -- around `import torch` -----------------------------------------------------------------------------------------
+    # -- around `import torch` ---------------------------------------------------------------------
 
     def knows_torch(self):
         """Whether torch was imported in this process."""
@@ -53,7 +58,9 @@ class ProbeEngine:
 
     def _map_stand_ins(self, folder):
         """Map the stand-in CUDA libraries for the torch in `folder`, whose build is known."""
-        self._runtime = stand_ins.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+        self._runtime = stand_ins.map_stand_ins(
+            folder, json.loads(self._environ["XMEM_DEVICE_BUILD"])
+        )
 
     def torch_failed(self, error):
         """`import torch` raised; the job will say so itself, or try again."""
@@ -62,7 +69,9 @@ class ProbeEngine:
         self._error = None
 
     def after_torch(self, torch):
-        """Hook in; without what is essential this process ends here, as nothing would be known of it."""
+        """Hook in; without what is essential this process ends here, as nothing would be known of
+        it.
+        """
         self._torch = torch
         parts = {"engine": self, "alive": alive, "limits": self._limits, **self._parts()}
         parts.update(downloads=self._downloads, weights=weights, plots=plots)
@@ -91,7 +100,7 @@ class ProbeEngine:
 
         return wrapped
 
-    # -- the end of a process ------------------------------------------------------------------------------------------
+    # -- the end of a process ----------------------------------------------------------------------
 
     def asked_to_exit(self, error):
         """Note what sys.exit was given: the error of the script, if it does not catch that."""
@@ -120,7 +129,9 @@ class ProbeEngine:
             os._exit(code)
 
     def _described(self, state, settings, ranks):
-        """Return what stands in every trace and recording: of which process it is, and how that ended."""
+        """Return what stands in every trace and recording: of which process it is, and how that
+        ended.
+        """
         return {
             **description.described(self._environ, self._build, settings, *ranks),
             "state": state,

@@ -1,7 +1,8 @@
-"""Waits for `import torch` in this process: the stand-in CUDA libraries are mapped before it, the recorder goes around.
+"""Waits for `import torch` in this process: the stand-in CUDA libraries are mapped before it, the
+recorder goes around.
 
-Other modules can be waited for as well. Every Python of a dry run imports this as it starts, so it imports next to
-nothing itself.
+Other modules can be waited for as well. Every Python of a dry run imports this as it starts, so it
+imports next to nothing itself.
 """
 
 import atexit
@@ -15,7 +16,9 @@ LACKING = "lacking"
 
 
 class _Loader:
-    """A module's own loader, with something done around it. Everything else is asked of the original."""
+    """A module's own loader, with something done around it. Everything else is asked of the
+    original.
+    """
 
     def __init__(self, around, loader):
         self._around = around
@@ -30,17 +33,22 @@ class _Loader:
 
 
 class _Finder:
-    """Finds torch as the finders after it do. Being asked (importlib.util.find_spec) does not use it up.
+    """Finds torch as the finders after it do. Being asked (importlib.util.find_spec) does not use
+    it up.
 
     What it needs later it takes now: scripts change sys.path and the environment.
     """
 
     def __init__(self, folder, times):
         self._path, self._times = [folder, *sys.path], times
-        self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
+        self._environ = {
+            name: value for name, value in os.environ.items() if name.startswith("XMEM_")
+        }
         self._recorder = None
         self._asked = set()  # (thread, module) that the other finders are being asked for
-        self._around = {"torch": self._around_torch}  # by a module's name: what is called with it and what executes it
+        self._around = {
+            "torch": self._around_torch
+        }  # by a module's name: what is called with it and what executes it
         self._after = {}  # by a module's name: what is called with it once it is there
 
     def importing(self, name, *_rest):
@@ -58,8 +66,12 @@ class _Finder:
             return None
         self._asked.add(asked)  # one of the others may ask us in turn
         try:
-            finders = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
-            spec = next(filter(None, (each.find_spec(fullname, path, target) for each in finders)), None)
+            finders = [
+                each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")
+            ]
+            spec = next(
+                filter(None, (each.find_spec(fullname, path, target) for each in finders)), None
+            )
         finally:
             self._asked.discard(asked)
         if spec is not None and (fullname != "torch" or _is_torch(spec.origin)):
@@ -127,7 +139,8 @@ _finders = []
 
 
 def install(folder, audit, times):
-    """Wait for `import torch`; `folder` is this one, `times` are what the script is told of the time.
+    """Wait for `import torch`; `folder` is this one, `times` are what the script is told of the
+    time.
 
     What is registered first at exit runs last, after the script's.
     """

@@ -1,11 +1,13 @@
-"""What does a process hold of its GPU beside torch's allocator? The CUDA context, loaded kernels, NCCL's buffers.
+"""What does a process hold of its GPU beside torch's allocator? The CUDA context, loaded kernels,
+NCCL's buffers.
 
-Run on a GPU node, nothing else on the GPU, it prints one JSON object: `xmem-slurm site calibrate` has Slurm do that.
-Needs torch alone; reads NVML through its own library, which every driver brings. Sizes are bytes.
+Run on a GPU node, nothing else on the GPU, it prints one JSON object: `xmem-slurm site calibrate`
+has Slurm do that. Needs torch alone; reads NVML through its own library, which every driver brings.
+Sizes are bytes.
 
-Kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY), so a few training steps are made of what most
-jobs use: convolutions, matrix products, attention, norms, losses, two optimizers, in fp32 and bf16. A job
-that uses others, or compiles its own, holds more.
+Kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY), so a few training steps are
+made of what most jobs use: convolutions, matrix products, attention, norms, losses, two optimizers,
+in fp32 and bf16. A job that uses others, or compiles its own, holds more.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import torch
 _MOST_PROCESSES = 64
 _NOT_AVAILABLE = 2**64 - 1
 _EXCHANGED_BYTES = 64 << 20
-"""NCCL takes the buffers of a kind of operation when it is first used; a gradient bucket of DDP is 25 MiB."""
+"""NCCL takes the buffers of a kind of operation when it is first used; a gradient bucket of DDP is
+25 MiB."""
 
 
 class _ProcessInfo(ctypes.Structure):
@@ -47,14 +50,17 @@ def device_used() -> int:
 def process_bytes() -> int | None:
     """Return what NVML says that this process holds of its GPU.
 
-    None where it does not say: no NVML, a container with process numbers of its own, a driver that keeps no account.
+    None where it does not say: no NVML, a container with process numbers of its own, a driver that
+    keeps no account.
     """
     with contextlib.suppress(OSError, AttributeError):
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
         handle, count = ctypes.c_void_p(), ctypes.c_uint(_MOST_PROCESSES)
         found = (_ProcessInfo * _MOST_PROCESSES)()
-        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(handle)):
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(
+            f"GPU-{uuid}".encode(), ctypes.byref(handle)
+        ):
             return None
         if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), found):
             return None
@@ -77,16 +83,22 @@ def gpu() -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """Return the versions of torch, CUDA, cuDNN and the driver, as far as they can be had."""
-    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    found = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
     with contextlib.suppress(OSError):
         found["driver"] = Path("/sys/module/nvidia/version").read_text(encoding="utf-8").strip()
     return found
 
 
 def measure() -> dict[str, Any]:
-    """Return what this process holds outside the allocator, before its first allocation and after training steps.
+    """Return what this process holds outside the allocator, before its first allocation and after
+    training steps.
 
-    `device_…` is of all processes on the GPU, `process_…` of this one, None where NVML does not say.
+    `device_…` is of all processes on the GPU, `process_…` of this one, None where NVML does not
+    say.
     """
     torch.cuda.init()
     torch.cuda.current_stream().synchronize()
@@ -117,11 +129,16 @@ def _train(precision: torch.dtype) -> None:
         torch.nn.Linear(64 * 256, 1000),
     )
     model = torch.nn.Sequential(*layers).cuda()
-    optimizers = [torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters(), 0.01, fused=True)]
+    optimizers = [
+        torch.optim.AdamW(model.parameters()),
+        torch.optim.SGD(model.parameters(), 0.01, fused=True),
+    ]
     for optimizer in optimizers:
         with torch.autocast("cuda", dtype=precision, enabled=precision != torch.float32):
             outputs = model(torch.randn(16, 3, 32, 32, device="cuda"))
-            loss = torch.nn.functional.cross_entropy(outputs, torch.randint(0, 1000, (16,), device="cuda"))
+            loss = torch.nn.functional.cross_entropy(
+                outputs, torch.randint(0, 1000, (16,), device="cuda")
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -130,12 +147,16 @@ def _train(precision: torch.dtype) -> None:
 
 
 def exchange(rank: int, ranks: int, folder: str) -> int:
-    """Return what NCCL took of the GPU `rank` when a group of `ranks` processes on one node added up a tensor."""
+    """Return what NCCL took of the GPU `rank` when a group of `ranks` processes on one node added
+    up a tensor.
+    """
     torch.cuda.set_device(rank)
     tensor = torch.zeros(_EXCHANGED_BYTES, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     before = device_used() - torch.cuda.memory_reserved()
-    torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    torch.distributed.init_process_group(
+        "nccl", init_method=f"file://{folder}/store", rank=rank, world_size=ranks
+    )
     torch.distributed.all_reduce(tensor)
     torch.cuda.synchronize()
     taken = device_used() - torch.cuda.memory_reserved() - before
@@ -144,7 +165,9 @@ def exchange(rank: int, ranks: int, folder: str) -> int:
 
 
 def nccl_bytes(ranks: int) -> int | None:
-    """Return the most that NCCL took of any of `ranks` GPUs; None where a rank failed. No CUDA before this."""
+    """Return the most that NCCL took of any of `ranks` GPUs; None where a rank failed. No CUDA
+    before this.
+    """
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(ranks):

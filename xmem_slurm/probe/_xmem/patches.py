@@ -1,7 +1,9 @@
-"""What the probe hooks into and reads of torch and of other packages: one table for each engine, applied by one loop.
+"""What the probe hooks into and reads of torch and of other packages: one table for each engine,
+applied by one loop.
 
-A name that this torch has not, or has otherwise, is a doubt and never the end of the job's script: what would have
-stood in its place stays away. Names are those of torch 2.4 to 2.15, unless a row says since when there is one.
+A name that this torch has not, or has otherwise, is a doubt and never the end of the job's script:
+what would have stood in its place stays away. Names are those of torch 2.4 to 2.15, unless a row
+says since when there is one.
 """
 
 import contextlib
@@ -23,9 +25,9 @@ ESSENTIAL = None
 class Patch(NamedTuple):
     """One name: `owner` is "module" or "module:Class".
 
-    `by` is "part.method": the method is given what has the name and its owner, and returns what takes its place; it may
-    return the same, where that is a registry of torch's own to be called. "part" alone reads the name: where it is
-    gone, no row of that part is applied.
+    `by` is "part.method": the method is given what has the name and its owner, and returns what
+    takes its place; it may return the same, where that is a registry of torch's own to be called.
+    "part" alone reads the name: where it is gone, no row of that part is applied.
     """
 
     owner: str
@@ -59,9 +61,11 @@ class CannotRecordError(RuntimeError):
 
 
 def apply(table, parts, version):
-    """Put every replacement of `table` in its place, made by `parts` (name: what has the methods), as far as they go.
+    """Put every replacement of `table` in its place, made by `parts` (name: what has the methods),
+    as far as they go.
 
-    `version` is torch's. Returns the names of the parts that are not hooked in, as torch lacks what they read.
+    `version` is torch's. Returns the names of the parts that are not hooked in, as torch lacks what
+    they read.
 
     Raises:
         CannotRecordError: it lacks what is essential.
@@ -91,14 +95,20 @@ def _put(row, part):
     """Put one replacement in its place. Whatever goes wrong is no matter of the script's."""
     try:
         owner = _owner(row)
-        setattr(owner, row.name, getattr(part, row.by.partition(".")[2])(getattr(owner, row.name), owner))
+        setattr(
+            owner,
+            row.name,
+            getattr(part, row.by.partition(".")[2])(getattr(owner, row.name), owner),
+        )
     except Exception:
         _missing(row)
 
 
 def _missing(row):
     if row.doubt is ESSENTIAL:
-        raise CannotRecordError("this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source))
+        raise CannotRecordError(
+            "this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source)
+        )
     doubts.note(row.doubt, "no %s in this release" % (row,))
 
 
@@ -113,7 +123,9 @@ def _release(version):
 
 
 def _rows(owner, names, by, source="", **more):
-    """Return a row for each of `names`; `source` is the owner's own module, unless that is a package or C++."""
+    """Return a row for each of `names`; `source` is the owner's own module, unless that is a
+    package or C++.
+    """
     source = source or owner.partition(":")[0].replace(".", "/") + ".py"
     return tuple(Patch(owner, name, by, source, **more) for name in names.split())
 
@@ -121,7 +133,10 @@ def _rows(owner, names, by, source="", **more):
 _CUDA, _MEMORY, _MODULE = "torch.cuda", "torch.cuda.memory", "torch.nn.modules.module:Module"
 _C10D, _DISTRIBUTED = "torch.distributed.distributed_c10d", "torch.distributed"
 _C10D_SOURCE = "torch/distributed/distributed_c10d.py"
-_GROUP, _GROUP_SOURCE = "torch:_C._distributed_c10d.ProcessGroup", "torch/csrc/distributed/c10d/init.cpp"
+_GROUP, _GROUP_SOURCE = (
+    "torch:_C._distributed_c10d.ProcessGroup",
+    "torch/csrc/distributed/c10d/init.cpp",
+)
 _AUTOGRAD_SOURCE, _CUDA_SOURCE = "torch/csrc/autograd/init.cpp", "torch/csrc/cuda/Module.cpp"
 _VARIABLES = "torch/_C/_VariableFunctions.pyi"
 _HOST_FACTORIES = """
@@ -129,14 +144,17 @@ _HOST_FACTORIES = """
     zeros_like ones_like full_like
 """
 _TRANSFORMS = "_grad_increment_nesting _jvp_increment_nesting"
-_FIRST_VALUES = "_no_grad_uniform_ _no_grad_normal_ _no_grad_trunc_normal_ kaiming_uniform_ kaiming_normal_"
+_FIRST_VALUES = (
+    "_no_grad_uniform_ _no_grad_normal_ _no_grad_trunc_normal_ kaiming_uniform_ kaiming_normal_"
+)
 _COLLECTIVES = """
-    allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced gather scatter allreduce
-    allreduce_coalesced reduce reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced alltoall
-    alltoall_base
+    allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced gather scatter
+    allreduce allreduce_coalesced reduce reduce_scatter _reduce_scatter_base
+    reduce_scatter_tensor_coalesced alltoall alltoall_base
 """
 _OBJECTS = """
-    all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list
+    all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list
+    recv_object_list
 """
 
 _BOTH = (
@@ -153,11 +171,26 @@ OFFLINE = (
     *_rows("torch.hub", "load_state_dict_from_url", "weights.loaded"),
     *_rows("torch.utils.model_zoo", "load_url", "weights.loaded", late=True),
     *_rows("timm.models._builder", "load_pretrained", "weights.kept_of_timm", late=True),
-    *_rows("numpy", "histogram", "plots.of_one_number", "numpy: numpy/lib/_histograms_impl.py", late=True),
-    *_rows(_FILM, "new_saved_frame_seq", "plots.shortened", "matplotlib: lib/matplotlib/animation.py", late=True),
+    *_rows(
+        "numpy",
+        "histogram",
+        "plots.of_one_number",
+        "numpy: numpy/lib/_histograms_impl.py",
+        late=True,
+    ),
+    *_rows(
+        _FILM,
+        "new_saved_frame_seq",
+        "plots.shortened",
+        "matplotlib: lib/matplotlib/animation.py",
+        late=True,
+    ),
 )
 
-_PLANNER, _OPTIMIZERS = "torch.distributed.checkpoint.default_planner", "torch.distributed.fsdp._optim_utils"
+_PLANNER, _OPTIMIZERS = (
+    "torch.distributed.checkpoint.default_planner",
+    "torch.distributed.fsdp._optim_utils",
+)
 _PLANNER_SOURCE = "torch/distributed/checkpoint/_dedup_save_plans.py"
 
 _RANKS = (
@@ -183,7 +216,12 @@ _RANKS = (
     *_rows(_GROUP, _COLLECTIVES, "collectives.among_alike", _GROUP_SOURCE),
     *_rows("torch.distributed.launcher.api", "launch_agent", "launch.launch_agent", late=True),
     *_rows("torch.multiprocessing.spawn", "start_processes", "launch.start_processes"),
-    *_rows("torch.multiprocessing", "start_processes", "launch.start_processes", "torch/multiprocessing/spawn.py"),
+    *_rows(
+        "torch.multiprocessing",
+        "start_processes",
+        "launch.start_processes",
+        "torch/multiprocessing/spawn.py",
+    ),
     *_rows(_PLANNER, "_validate_global_plan", "checkpoints.always_valid", late=True),
     *_rows(_PLANNER, "dedup_save_plans", "checkpoints.to_lowest_rank", _PLANNER_SOURCE, late=True),
     *_rows(_OPTIMIZERS, "_map_param_key_to_optim_keys", "checkpoints.with_all_keys", late=True),
@@ -195,12 +233,29 @@ _DISPATCH = "torch/csrc/utils/python_dispatch.cpp"
 _VALUES = tuple(
     row._replace(doubt=VALUES)
     for row in (
-        *_rows("torch:_C", "_after_ADInplaceOrView_keyset _after_autograd_keyset _dispatch_dump", "values", _DISPATCH),
-        *_rows("torch:_C", "_ExcludeDispatchKeyGuard _AutoDispatchBelowAutograd", "values", _DISPATCH),
+        *_rows(
+            "torch:_C",
+            "_after_ADInplaceOrView_keyset _after_autograd_keyset _dispatch_dump",
+            "values",
+            _DISPATCH,
+        ),
+        *_rows(
+            "torch:_C", "_ExcludeDispatchKeyGuard _AutoDispatchBelowAutograd", "values", _DISPATCH
+        ),
         *_rows("torch:_C", "_VariableFunctions", "values", _VARIABLES),
-        *_rows("torch:_C", "_len_torch_dispatch_stack _current_autograd_node", "values", _AUTOGRAD_SOURCE),
+        *_rows(
+            "torch:_C",
+            "_len_torch_dispatch_stack _current_autograd_node",
+            "values",
+            _AUTOGRAD_SOURCE,
+        ),
         *_rows("torch:_C", "_InferenceMode", "values", _AUTOGRAD_SOURCE),
-        *_rows("torch:_C._functorch", "is_functorch_wrapped_tensor", "values", "torch/csrc/functorch/init.cpp"),
+        *_rows(
+            "torch:_C._functorch",
+            "is_functorch_wrapped_tensor",
+            "values",
+            "torch/csrc/functorch/init.cpp",
+        ),
         *_rows("torch.autograd.graph", "increment_version", "values"),
         *_rows("torch.multiprocessing.reductions", "StorageWeakRef", "values"),
         *_rows("torch.utils._device", "_device_constructors", "values"),
@@ -211,11 +266,28 @@ _VALUES = tuple(
         *_rows("torch", "set_autocast_cache_enabled", "values.cache_switched", _AUTOGRAD_SOURCE),
         *_rows("torch", "is_autocast_cache_enabled", "values.cache_is_on", _AUTOGRAD_SOURCE),
         *_rows("torch", _HOST_FACTORIES, "values.factory", _VARIABLES),
-        *_rows("torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py"),
+        *_rows(
+            "torch:Tensor",
+            "new_zeros new_ones new_full new_tensor",
+            "values.factory",
+            "torch/_tensor.py",
+        ),
         *_rows("torch", "randint randperm randint_like", "values.draw", _VARIABLES),
-        *_rows("torch.autograd", "_make_grads", "values.first_gradients", "torch/autograd/__init__.py"),
-        *_rows("torch._C._functorch", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
-        *_rows("torch._functorch.eager_transforms", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
+        *_rows(
+            "torch.autograd", "_make_grads", "values.first_gradients", "torch/autograd/__init__.py"
+        ),
+        *_rows(
+            "torch._C._functorch",
+            _TRANSFORMS,
+            "values.transformed",
+            "torch/csrc/functorch/init.cpp",
+        ),
+        *_rows(
+            "torch._functorch.eager_transforms",
+            _TRANSFORMS,
+            "values.transformed",
+            "torch/csrc/functorch/init.cpp",
+        ),
         *_rows("torch.storage:_StorageBase", "to cuda", "values.loaded"),
     )
 )
@@ -224,20 +296,53 @@ _TUNER = "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner"
 _RESET = "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats"
 
 _WEIGHTS = (
-    *_rows("torch:_C._nn", "_parse_to", "host_weights", "tools/autograd/templates/python_nn_functions.cpp"),
-    *_rows("torch.nn.init", _FIRST_VALUES, "host_weights.drawn"),
-    *_rows("torch:Tensor", "to", "host_weights.converted", "torch/csrc/autograd/python_variable_methods.cpp"),
     *_rows(
-        "torch:Tensor", "half bfloat16 float", "host_weights.cast", "torch/csrc/autograd/python_variable_methods.cpp"
+        "torch:_C._nn",
+        "_parse_to",
+        "host_weights",
+        "tools/autograd/templates/python_nn_functions.cpp",
+    ),
+    *_rows("torch.nn.init", _FIRST_VALUES, "host_weights.drawn"),
+    *_rows(
+        "torch:Tensor",
+        "to",
+        "host_weights.converted",
+        "torch/csrc/autograd/python_variable_methods.cpp",
+    ),
+    *_rows(
+        "torch:Tensor",
+        "half bfloat16 float",
+        "host_weights.cast",
+        "torch/csrc/autograd/python_variable_methods.cpp",
     ),
     *_rows("torch:Tensor", "copy_", "host_weights.copied", _VARIABLES),
-    *_rows("torch:Tensor", "cuda", "host_weights.moved", "torch/csrc/autograd/python_variable_methods.cpp"),
-    *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
-    *_rows("torch:_C.PyTorchFileWriter", "write_record", "host_weights.written", "torch/csrc/jit/python/init.cpp"),
-    *_rows("torch.storage:_StorageBase", "cpu", "host_weights.fetched"),
-    *_rows("safetensors", "safe_open", "host_weights.opened", "safetensors: py_src/safetensors/__init__.py", late=True),
     *_rows(
-        "safetensors.torch", "save_file", "host_weights.saved", "safetensors: py_src/safetensors/torch.py", late=True
+        "torch:Tensor",
+        "cuda",
+        "host_weights.moved",
+        "torch/csrc/autograd/python_variable_methods.cpp",
+    ),
+    *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
+    *_rows(
+        "torch:_C.PyTorchFileWriter",
+        "write_record",
+        "host_weights.written",
+        "torch/csrc/jit/python/init.cpp",
+    ),
+    *_rows("torch.storage:_StorageBase", "cpu", "host_weights.fetched"),
+    *_rows(
+        "safetensors",
+        "safe_open",
+        "host_weights.opened",
+        "safetensors: py_src/safetensors/__init__.py",
+        late=True,
+    ),
+    *_rows(
+        "safetensors.torch",
+        "save_file",
+        "host_weights.saved",
+        "safetensors: py_src/safetensors/torch.py",
+        late=True,
     ),
 )
 
@@ -245,12 +350,26 @@ _SIZES = "training.of_torchtitan_sizes"
 _TRAINERS = (
     *_rows("transformers.trainer:Trainer", "train", "training.of_transformers", late=True),
     *_rows("accelerate.accelerator:Accelerator", "prepare", "training.of_accelerate", late=True),
-    *_rows("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "training.of_deepspeed", late=True),
+    *_rows(
+        "deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "training.of_deepspeed", late=True
+    ),
     *_rows("lightning.pytorch.trainer.trainer:Trainer", "fit", "training.of_lightning", late=True),
     *_rows("pytorch_lightning.trainer.trainer:Trainer", "fit", "training.of_lightning", late=True),
-    *_rows("lightning.pytorch.cli:LightningCLI", "instantiate_trainer", "training.of_lightning_options", late=True),
-    *_rows("pytorch_lightning.cli:LightningCLI", "instantiate_trainer", "training.of_lightning_options", late=True),
-    *_rows("torchtitan.config.manager:ConfigManager", "parse_args", "training.of_torchtitan", late=True),
+    *_rows(
+        "lightning.pytorch.cli:LightningCLI",
+        "instantiate_trainer",
+        "training.of_lightning_options",
+        late=True,
+    ),
+    *_rows(
+        "pytorch_lightning.cli:LightningCLI",
+        "instantiate_trainer",
+        "training.of_lightning_options",
+        late=True,
+    ),
+    *_rows(
+        "torchtitan.config.manager:ConfigManager", "parse_args", "training.of_torchtitan", late=True
+    ),
     *_rows("torchtitan.distributed.parallel_dims:ParallelDims", "__post_init__", _SIZES, late=True),
 )
 
@@ -267,7 +386,9 @@ _REPEATS = (
     *_rows(_MODULE, "__setattr__ __delattr__", "calls.changed"),
     *_rows(_MODULE, "add_module register_parameter register_buffer", "calls.registered"),
     *_rows(_MODULE, "_named_members", "walks.members"),
-    *_rows("torch.autograd", "_engine_run_backward", "calls.run_backward", "torch/autograd/__init__.py"),
+    *_rows(
+        "torch.autograd", "_engine_run_backward", "calls.run_backward", "torch/autograd/__init__.py"
+    ),
     *_rows("torch", "clear_autocast_cache", "calls.uncached", _AUTOGRAD_SOURCE),
     *_rows("torch.optim.optimizer:Optimizer", "profile_hook_step", "optimizer_steps.hooked"),
     *_rows("torch.nn.utils.clip_grad", "_get_total_norm", "clipping.measured", since="2.7"),
@@ -277,21 +398,33 @@ _REPEATS = (
 )
 
 DEVICE = (
-    *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
+    *_rows(
+        _CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL
+    ),
     *_rows(_MEMORY, "_snapshot _record_memory_history", "engine", doubt=ESSENTIAL),
-    *_rows("torch:_C", "_cuda_memoryStats _cuda_getDeviceCount", "served", _CUDA_SOURCE, doubt=ESSENTIAL),
+    *_rows(
+        "torch:_C",
+        "_cuda_memoryStats _cuda_getDeviceCount",
+        "served",
+        _CUDA_SOURCE,
+        doubt=ESSENTIAL,
+    ),
     *_BOTH,
     *_rows("torch.optim.optimizer:Optimizer", "__init__", "alive.watched"),
     *_rows(_MEMORY, "memory_stats_as_nested_dict", "served.asked"),
     *_rows("torch:_C", "_cuda_resetPeakMemoryStats", "served.around_reset", _CUDA_SOURCE),
     *_rows("torch:_C", "_cuda_resetAccumulatedMemoryStats", "served.around_reset", _CUDA_SOURCE),
-    *_rows("torch:_C", _RESET, "served.around_reset", "torch/csrc/DeviceAccelerator.cpp", since="2.9"),
+    *_rows(
+        "torch:_C", _RESET, "served.around_reset", "torch/csrc/DeviceAccelerator.cpp", since="2.9"
+    ),
     *_rows(_MEMORY, "set_per_process_memory_fraction _set_allocator_settings", "limits.set_by_job"),
     *_rows(_CUDA, "set_per_process_memory_fraction", "limits.set_by_job", "torch/cuda/memory.py"),
     *_rows("torch.utils.data.dataloader:DataLoader", "_get_iterator", "course.begun"),
     *_rows("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given"),
     *_rows("torch.utils.data._utils.worker", "get_worker_info", "course"),
-    *_rows("torch.utils.data", "get_worker_info", "course.asked", "torch/utils/data/_utils/worker.py"),
+    *_rows(
+        "torch.utils.data", "get_worker_info", "course.asked", "torch/utils/data/_utils/worker.py"
+    ),
     *_rows("torch.utils.data._utils.fetch:_MapDatasetFetcher", "fetch", "course.fetched"),
     *_rows("torch.utils.data._utils.pin_memory", "pin_memory", "course.pinned"),
     *_rows(_MODULE, "train", "walks.trained"),
@@ -303,12 +436,20 @@ DEVICE = (
     *_VALUES,
     *_WEIGHTS,
     *_rows(_MODULE, "_call_impl", "reads"),
-    *_rows("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
+    *_rows(
+        "triton.backends",
+        "backends",
+        "triton.backends",
+        "triton: python/triton/backends/__init__.py",
+        late=True,
+    ),
     *_rows("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
     *_rows(_TUNER, "autotune", "triton.untuned", late=True),
     *_rows("torch._inductor.fx_passes.pad_mm", "_skip_do_bench_times", "triton.padded", late=True),
     *_rows("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
-    *_rows("torch.cuda._gpu_trace", "register_callback_for_memory_allocation", "sites", doubt=SITES),
+    *_rows(
+        "torch.cuda._gpu_trace", "register_callback_for_memory_allocation", "sites", doubt=SITES
+    ),
     *_rows("torch:_C", "_activate_gpu_trace", "sites", "torch/csrc/Module.cpp", doubt=SITES),
     *_rows("torch:_C", "_current_autograd_node", "sites", _AUTOGRAD_SOURCE, doubt=SITES),
     *_rows("torch:_C._autograd", "_get_sequence_nr", "sites", _AUTOGRAD_SOURCE, doubt=SITES),
@@ -317,16 +458,19 @@ DEVICE = (
 
 _SAMPLER = "torch.utils.data.sampler:BatchSampler"
 ADVICE = {
-    "batch": (*_rows(_SAMPLER, "__init__", "advice.resized"), *_rows(_SAMPLER, "__iter__", "advice.given")),
+    "batch": (
+        *_rows(_SAMPLER, "__init__", "advice.resized"),
+        *_rows(_SAMPLER, "__iter__", "advice.given"),
+    ),
     "bf16": _rows(_MODULE, "__call__", "advice.in_bf16"),
     "checkpointing": _rows(_MODULE, "__call__", "advice.with_checkpointing"),
 }
 """What is hooked in beside for each change that a dry run asks for (XMEM_ADVICE)."""
 
 _DONE = """
-    init _lazy_init set_device synchronize empty_cache ipc_collect manual_seed manual_seed_all seed seed_all
-    reset_peak_memory_stats reset_max_memory_allocated set_per_process_memory_fraction set_rng_state
-    set_rng_state_all set_stream
+    init _lazy_init set_device synchronize empty_cache ipc_collect manual_seed manual_seed_all seed
+    seed_all reset_peak_memory_stats reset_max_memory_allocated set_per_process_memory_fraction
+    set_rng_state set_rng_state_all set_stream
 """
 _ASKED = """
     is_available is_initialized device_count current_device get_device_name get_device_capability
@@ -335,12 +479,14 @@ _ASKED = """
     memory_allocated max_memory_allocated memory_reserved max_memory_reserved utilization
 """
 _OF_MEMORY = """
-    _lazy_init empty_cache reset_peak_memory_stats reset_max_memory_allocated set_per_process_memory_fraction
-    memory_allocated max_memory_allocated memory_reserved max_memory_reserved is_initialized mem_get_info memory_stats
-    memory_summary
+    _lazy_init empty_cache reset_peak_memory_stats reset_max_memory_allocated
+    set_per_process_memory_fraction memory_allocated max_memory_allocated memory_reserved
+    max_memory_reserved is_initialized mem_get_info memory_stats memory_summary
 """
 _STREAMS = "current_stream default_stream stream Stream Event device device_of"
-_ACCELERATORS = "is_available current_accelerator device_count current_device_idx set_device_idx synchronize"
+_ACCELERATORS = (
+    "is_available current_accelerator device_count current_device_idx set_device_idx synchronize"
+)
 _ACCELERATOR, _ACCELERATOR_SOURCE = "torch.accelerator", "torch/accelerator/__init__.py"
 
 CPU = (
@@ -351,11 +497,22 @@ CPU = (
     *_rows("torch:Tensor", "pin_memory", "gpu.pinned", "torch/_tensor.py"),
     *_rows("torch:Tensor", "is_pinned", "gpu.is_pinned", "torch/_tensor.py"),
     *_rows(_ACCELERATOR, _ACCELERATORS, "gpu.answer", _ACCELERATOR_SOURCE, since="2.6"),
-    *_rows(_ACCELERATOR, "current_device_index set_device_index", "gpu.answer", _ACCELERATOR_SOURCE, since="2.8"),
+    *_rows(
+        _ACCELERATOR,
+        "current_device_index set_device_index",
+        "gpu.answer",
+        _ACCELERATOR_SOURCE,
+        since="2.8",
+    ),
     *_rows(_ACCELERATOR, "current_stream", "gpu.idle", _ACCELERATOR_SOURCE, since="2.6"),
     *_rows("torch", "Generator", "redirect.generator", "torch/csrc/Generator.cpp"),
     *_rows("torch:autocast", "__init__", "redirect.autocast", "torch/amp/autocast_mode.py"),
-    *_rows("torch", "is_autocast_enabled get_autocast_dtype", "redirect.asked_of_autocast", _AUTOGRAD_SOURCE),
+    *_rows(
+        "torch",
+        "is_autocast_enabled get_autocast_dtype",
+        "redirect.asked_of_autocast",
+        _AUTOGRAD_SOURCE,
+    ),
     *_rows("torch", "get_autocast_gpu_dtype", "redirect.gpu_type", _AUTOGRAD_SOURCE),
     *_rows("torch.amp.grad_scaler:GradScaler", "__init__", "redirect.scaler"),
     *_rows("torch", "load", "redirect.load", "torch/serialization.py"),
@@ -368,7 +525,12 @@ CPU = (
     *_rows("torch.nn.functional", "cross_entropy", "ways.cross_entropy"),
     *_rows("torch.utils._foreach_utils", "_get_foreach_kernels_supported_devices", "ways.foreach"),
     *_rows("torch.optim.optimizer", "_get_foreach_kernels_supported_devices", "ways.foreach"),
-    *_rows("torch.backends.cudnn", "is_acceptable", "ways.without_cudnn", "torch/backends/cudnn/__init__.py"),
+    *_rows(
+        "torch.backends.cudnn",
+        "is_acceptable",
+        "ways.without_cudnn",
+        "torch/backends/cudnn/__init__.py",
+    ),
     *_BOTH,
     *_rows("torch.nn.modules.module", "register_module_forward_pre_hook", "engine.module_entered"),
     *_rows("torch.nn.modules.module", "register_module_forward_hook", "engine.module_left"),

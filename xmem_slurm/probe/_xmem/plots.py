@@ -1,8 +1,10 @@
-"""What is plotted for people to look at takes no longer than it must: nobody sees the plots of a dry run.
+"""What is plotted for people to look at takes no longer than it must: nobody sees the plots of a
+dry run.
 
-Trackers (wandb, TensorBoard) count what weights and gradients there are by numpy's histogram, after each epoch: half of
-what a dry run of a U-Net took. Here these are one number as a rule, which has one bar. Of a film that is saved the
-first frames are drawn, and the others if those use the GPU: three films took a minute, all that a dry run has.
+Trackers (wandb, TensorBoard) count what weights and gradients there are by numpy's histogram, after
+each epoch: half of what a dry run of a U-Net took. Here these are one number as a rule, which has
+one bar. Of a film that is saved the first frames are drawn, and the others if those use the GPU:
+three films took a minute, all that a dry run has.
 """
 
 import functools
@@ -15,7 +17,9 @@ FRAMES = 4
 
 
 def of_one_number(histogram, numpy):
-    """Around numpy's histogram: many times the same number are counted once, which gives the same counts."""
+    """Around numpy's histogram: many times the same number are counted once, which gives the same
+    counts.
+    """
 
     @functools.wraps(histogram)
     def counted(a, bins=10, range=None, density=None, weights=None):  # noqa: A002 - numpy's name

@@ -1,7 +1,9 @@
-"""What trains in this process, and how: whose trainer, with which batches, and how it shares the model among ranks?
+"""What trains in this process, and how: whose trainer, with which batches, and how it shares the
+model among ranks?
 
-It is read of the objects of the libraries, not of the script's text: what decides may stand in a file, a variable or an
-argument. Names are those of transformers 4.51 to 5.17, accelerate 1.15, DeepSpeed 0.19, Lightning 2 and torchtitan.
+It is read of the objects of the libraries, not of the script's text: what decides may stand in a
+file, a variable or an argument. Names are those of transformers 4.51 to 5.17, accelerate 1.15,
+DeepSpeed 0.19, Lightning 2 and torchtitan.
 """
 
 import contextlib
@@ -21,7 +23,8 @@ class TrainingSeen:
         self._has_deepspeed = False
         with contextlib.suppress(ImportError, ValueError):
             self._has_deepspeed = importlib.util.find_spec("deepspeed") is not None
-        self._known = {}  # by library: what was read of it last, as it may be gone when it is asked for
+        # by library: what was read of it last, as it may be gone when it is asked for
+        self._known = {}
 
     def of_transformers(self, train, _owner):
         """Around transformers.Trainer.train."""
@@ -44,7 +47,9 @@ class TrainingSeen:
         return self._noting("lightning-options", make)
 
     def of_torchtitan(self, read, _owner):
-        """Around what returns torchtitan's configuration: its own module is what the job runs, and never imported."""
+        """Around what returns torchtitan's configuration: its own module is what the job runs, and
+        never imported.
+        """
 
         @functools.wraps(read)
         def reading(*args, **kwargs):
@@ -61,14 +66,18 @@ class TrainingSeen:
     def _noting(self, library, method):
         @functools.wraps(method)
         def noting(thing, *args, **kwargs):
-            with contextlib.suppress(TypeError):  # it may be no object to which there are references
+            with contextlib.suppress(
+                TypeError
+            ):  # it may be no object to which there are references
                 self._seen[library] = weakref.ref(thing)
             return method(thing, *args, **kwargs)
 
         return noting
 
     def found(self, drawn):
-        """Return what is known, by the names of `Training` in xmem_slurm/trace.py; `drawn` is known elsewhere."""
+        """Return what is known, by the names of `Training` in xmem_slurm/trace.py; `drawn` is known
+        elsewhere.
+        """
         found = {"by": "", "method": "ddp" if self._is_replicated() else "", "drawn": drawn}
         for library, read in _READ.items():  # what is built upon others comes after them
             thing = self._seen.get(library, lambda: None)()
@@ -101,16 +110,25 @@ def _of_accelerator(accelerator):
     if deepspeed is not None:
         config = deepspeed.deepspeed_config.get("zero_optimization", {})
         found["method"] = "zero%d" % config.get("stage", 0)
-        found["offloaded"] = (config.get("offload_optimizer") or {}).get("device", "none") not in ("none", None)
+        found["offloaded"] = (config.get("offload_optimizer") or {}).get("device", "none") not in (
+            "none",
+            None,
+        )
     elif fsdp is not None:
         found["method"] = "fsdp%d" % fsdp.fsdp_version
         if fsdp.fsdp_version == 2 and fsdp.reshard_after_forward is False:
             found["method"] = "fsdp2-grad"
         offload = fsdp.cpu_offload
-        found["offloaded"] = bool(getattr(offload, "offload_params", type(offload).__name__.startswith("CPU")))
+        found["offloaded"] = bool(
+            getattr(offload, "offload_params", type(offload).__name__.startswith("CPU"))
+        )
         found["checkpointing"] = bool(fsdp.activation_checkpointing)
     sizes = getattr(accelerator, "parallelism_config", None)
-    if sizes is not None and getattr(sizes, "dp_replicate_size", 1) > 1 and getattr(sizes, "dp_shard_size", 1) > 1:
+    if (
+        sizes is not None
+        and getattr(sizes, "dp_replicate_size", 1) > 1
+        and getattr(sizes, "dp_shard_size", 1) > 1
+    ):
         found["method"], found["shards"] = "hsdp", int(sizes.dp_shard_size)
     return found
 
@@ -140,13 +158,19 @@ def _of_deepspeed(engine):
 
 
 def _of_lightning(trainer):
-    """Return what Lightning's Trainer says; its batch is that of one DataLoader, where it has one."""
+    """Return what Lightning's Trainer says; its batch is that of one DataLoader, where it has
+    one.
+    """
     strategy, precision = trainer.strategy, str(trainer.precision)
     named = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp1"}
     found = {
         "method": named.get(type(strategy).__name__, ""),
         "accumulation": int(trainer.accumulate_grad_batches),
-        "precision": "bf16" if precision.startswith("bf16") else "fp16" if precision.startswith("16") else "no",
+        "precision": "bf16"
+        if precision.startswith("bf16")
+        else "fp16"
+        if precision.startswith("16")
+        else "no",
     }
     batch = getattr(trainer.train_dataloader, "batch_size", None)
     if isinstance(batch, int):
@@ -154,9 +178,14 @@ def _of_lightning(trainer):
     if type(strategy).__name__ == "DeepSpeedStrategy":
         zero = strategy.config["zero_optimization"]
         found["method"] = "zero%d" % zero["stage"]
-        found["offloaded"] = (zero.get("offload_optimizer") or {}).get("device", "none") not in ("none", None)
+        found["offloaded"] = (zero.get("offload_optimizer") or {}).get("device", "none") not in (
+            "none",
+            None,
+        )
     elif found["method"] == "fsdp1":
-        found["offloaded"] = bool(getattr(strategy.cpu_offload, "offload_params", strategy.cpu_offload))
+        found["offloaded"] = bool(
+            getattr(strategy.cpu_offload, "offload_params", strategy.cpu_offload)
+        )
     return found
 
 
@@ -165,7 +194,9 @@ def _of_torchtitan(config):
         "method": "fsdp2",
         "micro_batch": int(config.training.local_batch_size),
         "precision": "bf16",  # or as training.mixed_precision_param says: nothing that is told here
-        "accumulation": int(config.training.global_batch_size),  # of all ranks, until those are known
+        "accumulation": int(
+            config.training.global_batch_size
+        ),  # of all ranks, until those are known
     }
     mode = getattr(config.activation_checkpoint, "mode", None)
     found["can_checkpoint"], found["checkpointing"] = mode is not None, mode not in (None, "none")
@@ -175,7 +206,9 @@ def _of_torchtitan(config):
 
 
 def _of_torchtitan_sizes(sizes, found):
-    """Return what degrees make of what a configuration says; nothing is told of pipelines, contexts, experts."""
+    """Return what degrees make of what a configuration says; nothing is told of pipelines,
+    contexts, experts.
+    """
     if max(sizes.pp, sizes.cp, sizes.ep) > 1:
         return {"method": "others", "micro_batch": 0, "accumulation": 0}
     ranks = sizes.dp_replicate * sizes.dp_shard

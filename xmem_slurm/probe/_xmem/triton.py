@@ -1,9 +1,11 @@
-"""Triton's kernels, those that torch.compile writes and a job's own, are neither compiled nor launched.
+"""Triton's kernels, those that torch.compile writes and a job's own, are neither compiled nor
+launched.
 
-All before that is real: tracing, inductor's plan of its buffers, the code around the kernels that allocates them, and
-benchmarks of kernels against each other. Triton translates a kernel to its own first representation, where mistakes
-show; that is where its stand-in ends, with an empty binary. Real compilation takes minutes on a login node, and what
-it adds decides over little memory (docs/limits.md).
+All before that is real: tracing, inductor's plan of its buffers, the code around the kernels that
+allocates them, and benchmarks of kernels against each other. Triton translates a kernel to its own
+first representation, where mistakes show; that is where its stand-in ends, with an empty binary.
+Real compilation takes minutes on a login node, and what it adds decides over little memory
+(docs/limits.md).
 """
 
 import ctypes
@@ -21,7 +23,8 @@ _METADATA = {
     "profile_scratch_size": 0,
     "profile_scratch_align": 1,
 }
-"""What compiling would say of a kernel (triton/backends/nvidia/compiler.py, 3.0 to 3.7); the rest are its options."""
+"""What compiling would say of a kernel (triton/backends/nvidia/compiler.py, 3.0 to 3.7); the rest
+are its options."""
 _REGISTERS, _SPILLED, _THREADS = 32, 0, 1024
 """What loading would: as the stand-in libraries say of every kernel."""
 _NO_ARGUMENTS = (None,) * 11  # of cuLaunchKernel: the stand-in asks for the stream alone
@@ -34,33 +37,45 @@ _ATTRIBUTES = {
     "mem_clock_rate": 36,
     "mem_bus_width": 37,
 }
-"""What Triton asks of a device, and CUDA's CUdevice_attribute for it (triton/backends/nvidia/driver.c, cuda.h)."""
+"""What Triton asks of a device, and CUDA's CUdevice_attribute for it
+(triton/backends/nvidia/driver.c, cuda.h)."""
 
 
 class Triton:
-    """Stands in for Triton in one process, where `known` has the values of tensors that kernels are given."""
+    """Stands in for Triton in one process, where `known` has the values of tensors that kernels are
+    given.
+    """
 
     def __init__(self, torch, known):
         self._torch, self._known = torch, known
         self._eager = 0  # graphs that torch.compile did not compile, as there is no Triton
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is nothing to do for processes that compile
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = (
+            "1"  # there is nothing to do for processes that compile
+        )
 
     def backends(self, backends, _module):
         """Take the place of Triton's compiler and driver for NVIDIA's GPUs."""
         theirs = backends.get("nvidia")
         if theirs is not None:
-            stand_in = type(theirs)(compiler=_compiler(theirs.compiler), driver=_driver(theirs.driver, self._known))
+            stand_in = type(theirs)(
+                compiler=_compiler(theirs.compiler), driver=_driver(theirs.driver, self._known)
+            )
             backends["nvidia"] = stand_in
         return backends
 
     def eager(self, compile_graph, _wrapper):
-        """Run what torch.compile would give to Triton as it is where there is none, and raises without."""
+        """Run what torch.compile would give to Triton as it is where there is none, and raises
+        without.
+        """
         torch = self._torch
         if "triton.backends" in sys.modules or importlib.util.find_spec("triton"):
             return compile_graph
 
         def run_as_it_is(wrapper, graph, inputs):
-            tensors = [*graph.parameters(), *(each for each in inputs if isinstance(each, torch.Tensor))]
+            tensors = [
+                *graph.parameters(),
+                *(each for each in inputs if isinstance(each, torch.Tensor)),
+            ]
             if not any(tensor.is_cuda for tensor in tensors):
                 return compile_graph(wrapper, graph, inputs)
             self._eager += 1
@@ -69,9 +84,11 @@ class Triton:
         return run_as_it_is
 
     def untuned(self, autotune, _tuner):
-        """Around coordinate descent: here all kernels take equally long, so the first configuration stays the best.
+        """Around coordinate descent: here all kernels take equally long, so the first configuration
+        stays the best.
 
-        It is measured, on copies of what the kernel writes to, but none of its neighbours is compiled.
+        It is measured, on copies of what the kernel writes to, but none of its neighbours is
+        compiled.
         """
 
         @functools.wraps(autotune)
@@ -83,10 +100,12 @@ class Triton:
         return first
 
     def padded(self, _skips, _module):
-        """Have odd multiplications padded, whatever the times are, as in torch's own tests: here both take no time.
+        """Have odd multiplications padded, whatever the times are, as in torch's own tests: here
+        both take no time.
 
-        A GPU does so where it is faster by a tenth. It is the larger need: GPT-2 with its 50,257 words takes 7984 MiB
-        padded, as on an H200 (benchmarks/data/ground-truth, gpt2_8x1024_bf16_AdamW_compiled), and 7144 if not.
+        A GPU does so where it is faster by a tenth. It is the larger need: GPT-2 with its 50,257
+        words takes 7984 MiB padded, as on an H200 (benchmarks/data/ground-truth,
+        gpt2_8x1024_bf16_AdamW_compiled), and 7144 if not.
         """
         return True
 
@@ -145,12 +164,15 @@ class _Utils:
         from triton.compiler.compiler import CompiledKernel
 
         loaded = (1, 1, _REGISTERS, _SPILLED)  # module, function
-        with_threads = "n_max_threads" in CompiledKernel._init_handles.__code__.co_names  # since 3.4
+        with_threads = (
+            "n_max_threads" in CompiledKernel._init_handles.__code__.co_names
+        )  # since 3.4
         return (*loaded, _THREADS) if with_threads else loaded
 
 
 class _Launcher:
-    """Launches a kernel of the stand-in driver, where launching does nothing but make memory's contents unknown.
+    """Launches a kernel of the stand-in driver, where launching does nothing but make memory's
+    contents unknown.
 
     Which of its tensors a kernel only reads is not asked: all may have been written to.
     """

@@ -1,4 +1,5 @@
-"""accelerate with a batch size that doubles after epochs 2 and 4: a loader is prepared anew each time."""
+"""accelerate with a batch size that doubles after epochs 2 and 4: a loader is prepared anew each
+time."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,5 @@
-"""accelerate with gradient accumulation, clipping and a state saved after each epoch. Peaks in the first steps."""
+"""accelerate with gradient accumulation, clipping and a state saved after each epoch. Peaks in the
+first steps."""
 
 import torch
 from accelerate import Accelerator

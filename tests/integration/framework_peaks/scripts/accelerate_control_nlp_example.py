@@ -1,4 +1,5 @@
-"""accelerate's nlp_example: pairs padded to one length, metrics gathered after each epoch. Peaks at once."""
+"""accelerate's nlp_example: pairs padded to one length, metrics gathered after each epoch. Peaks at
+once."""
 
 import torch
 from accelerate import Accelerator

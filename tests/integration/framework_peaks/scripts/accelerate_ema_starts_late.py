@@ -1,4 +1,5 @@
-"""A diffusion model by accelerate; its averaged weights begin at step 1200 as a copy of the model."""
+"""A diffusion model by accelerate; its averaged weights begin at step 1200 as a copy of the
+model."""
 
 from copy import deepcopy
 

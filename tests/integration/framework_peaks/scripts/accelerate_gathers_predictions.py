@@ -1,4 +1,5 @@
-"""accelerate: all logits of the evaluation are gathered and kept on the GPU until the metric after each epoch."""
+"""accelerate: all logits of the evaluation are gathered and kept on the GPU until the metric after
+each epoch."""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,5 @@
-"""accelerate: every 500 steps the trackers get 128 samples of the language model, drawn without a cache."""
+"""accelerate: every 500 steps the trackers get 128 samples of the language model, drawn without a
+cache."""
 
 import torch
 from accelerate import Accelerator

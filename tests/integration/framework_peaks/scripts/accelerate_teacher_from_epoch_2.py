@@ -1,4 +1,5 @@
-"""accelerate: a student is trained by itself for two epochs, then with a larger teacher that is loaded only then."""
+"""accelerate: a student is trained by itself for two epochs, then with a larger teacher that is
+loaded only then."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
-"""DeepSpeed's ZeRO 1 in bf16 on one GPU, with gradient accumulation and a warmup schedule. Peaks in the first steps."""
+"""DeepSpeed's ZeRO 1 in bf16 on one GPU, with gradient accumulation and a warmup schedule. Peaks in
+the first steps."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""DeepSpeed on one GPU; the sequences grow from 32 to 256 tokens with the engine's count of steps, the last at 800."""
+"""DeepSpeed on one GPU; the sequences grow from 32 to 256 tokens with the engine's count of steps,
+the last at 800."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""A language model by Lightning Fabric in bf16, its validation in batches of the same size. Peaks at once."""
+"""A language model by Lightning Fabric in bf16, its validation in batches of the same size. Peaks
+at once."""
 
 import torch
 from lightning.fabric import Fabric

@@ -1,4 +1,5 @@
-"""A vision transformer by Fabric in three stages: 32, 64, 96 pixels. The last, from step 800 on, is the peak."""
+"""A vision transformer by Fabric in three stages: 32, 64, 96 pixels. The last, from step 800 on, is
+the peak."""
 
 import torch
 from lightning.fabric import Fabric

@@ -1,4 +1,5 @@
-"""Fabric saves every 600 steps; the weights saved are first averaged with the last ones, in copies on the GPU."""
+"""Fabric saves every 600 steps; the weights saved are first averaged with the last ones, in copies
+on the GPU."""
 
 import torch
 from lightning.fabric import Fabric

@@ -1,4 +1,5 @@
-"""fastai: a tabular-like network by fit_one_cycle, validated in batches of the same size. Peaks at once."""
+"""fastai: a tabular-like network by fit_one_cycle, validated in batches of the same size. Peaks at
+once."""
 
 from fastai.basics import *
 from fastai.callback.all import *

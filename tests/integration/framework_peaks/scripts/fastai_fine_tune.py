@@ -1,4 +1,5 @@
-"""fastai's fine_tune: two frozen epochs, in which only the head learns, then three of the whole model."""
+"""fastai's fine_tune: two frozen epochs, in which only the head learns, then three of the whole
+model."""
 
 from fastai.basics import *
 from fastai.callback.all import *

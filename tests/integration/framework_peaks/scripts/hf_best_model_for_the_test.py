@@ -1,4 +1,5 @@
-"""The best checkpoint is loaded beside the trained model and tested in large batches. The peak is that test."""
+"""The best checkpoint is loaded beside the trained model and tested in large batches. The peak is
+that test."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

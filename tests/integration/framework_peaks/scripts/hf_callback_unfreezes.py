@@ -1,4 +1,5 @@
-"""A callback freezes the encoder at the start and thaws it after the first of three epochs. The peak comes then."""
+"""A callback freezes the encoder at the start and thaws it after the first of three epochs. The
+peak comes then."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments

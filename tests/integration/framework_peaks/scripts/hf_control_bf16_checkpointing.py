@@ -1,4 +1,5 @@
-"""Masked language modelling in bf16 with gradient checkpointing; every batch is padded to 128. Peaks at once."""
+"""Masked language modelling in bf16 with gradient checkpointing; every batch is padded to 128.
+Peaks at once."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""A BERT classifier by transformers' Trainer, evaluated after each epoch with the same batch. Training is the peak."""
+"""A BERT classifier by transformers' Trainer, evaluated after each epoch with the same batch.
+Training is the peak."""
 
 import numpy as np
 import torch

@@ -1,4 +1,5 @@
-"""GPT-2 from scratch on blocks of one length, as run_clm.py does it; checkpoints every 300 steps. Peaks at once."""
+"""GPT-2 from scratch on blocks of one length, as run_clm.py does it; checkpoints every 300 steps.
+Peaks at once."""
 
 import torch
 from datasets import Dataset

@@ -1,4 +1,5 @@
-"""Llama with gradient accumulation over 4 batches and clipping; nothing else. Peaks in the first steps."""
+"""Llama with gradient accumulation over 4 batches and clipping; nothing else. Peaks in the first
+steps."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments

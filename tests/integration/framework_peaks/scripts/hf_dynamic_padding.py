@@ -1,4 +1,5 @@
-"""Texts of random lengths, each batch padded to its longest: the longest batch comes when it is drawn."""
+"""Texts of random lengths, each batch padded to its longest: the longest batch comes when it is
+drawn."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Logits of the evaluation go to the CPU every 25 batches (eval_accumulation_steps): just before it is the peak."""
+"""Logits of the evaluation go to the CPU every 25 batches (eval_accumulation_steps): just before it
+is the peak."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments

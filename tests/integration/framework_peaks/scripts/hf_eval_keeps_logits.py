@@ -1,4 +1,5 @@
-"""Token classification with compute_metrics: an evaluation keeps all logits on the GPU until its end."""
+"""Token classification with compute_metrics: an evaluation keeps all logits on the GPU until its
+end."""
 
 import numpy as np
 import torch

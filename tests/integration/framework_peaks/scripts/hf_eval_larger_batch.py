@@ -1,4 +1,5 @@
-"""Language modelling evaluated every 400 steps in batches of 64, trained in batches of 8. Evaluation is the peak."""
+"""Language modelling evaluated every 400 steps in batches of 64, trained in batches of 8.
+Evaluation is the peak."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments

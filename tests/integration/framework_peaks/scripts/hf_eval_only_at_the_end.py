@@ -1,4 +1,5 @@
-"""Trained for 1500 steps without evaluation; then trainer.evaluate() in batches four times as large is the peak."""
+"""Trained for 1500 steps without evaluation; then trainer.evaluate() in batches four times as large
+is the peak."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""Batches of like lengths (group_by_length) with dynamic padding: the largest is the first, but has no states yet."""
+"""Batches of like lengths (group_by_length) with dynamic padding: the largest is the first, but has
+no states yet."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""A callback lengthens what the collator keeps of each text: 64 tokens at first, 256 from step 800 on."""
+"""A callback lengthens what the collator keeps of each text: 64 tokens at first, 256 from step 800
+on."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments

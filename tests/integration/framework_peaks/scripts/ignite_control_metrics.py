@@ -1,4 +1,5 @@
-"""pytorch-ignite: a trainer and an evaluator with accuracy and loss after each epoch, same batches. Peaks at once."""
+"""pytorch-ignite: a trainer and an evaluator with accuracy and loss after each epoch, same batches.
+Peaks at once."""
 
 import torch
 from ignite.engine import Events, create_supervised_evaluator, create_supervised_trainer
@@ -27,7 +28,8 @@ evaluator = create_supervised_evaluator(model, {"accuracy": Accuracy(), "loss": 
 
 @trainer.on(Events.ITERATION_COMPLETED(every=100))
 def log_loss(engine):
-    print(f"epoch {engine.state.epoch} iteration {engine.state.iteration} loss {engine.state.output:.4f}")
+    print(f"epoch {engine.state.epoch} iteration {engine.state.iteration} loss "
+          f"{engine.state.output:.4f}")
 
 
 @trainer.on(Events.EPOCH_COMPLETED)

@@ -1,4 +1,5 @@
-"""pytorch-ignite evaluates every 500 iterations in large batches and keeps all outputs for EpochMetric (on the GPU)."""
+"""pytorch-ignite evaluates every 500 iterations in large batches and keeps all outputs for
+EpochMetric (on the GPU)."""
 
 import torch
 from ignite.engine import Engine, Events

@@ -1,4 +1,5 @@
-"""pytorch-ignite: only the head is trained, until an event of epoch 4 adds the embeddings and layers to it."""
+"""pytorch-ignite: only the head is trained, until an event of epoch 4 adds the embeddings and
+layers to it."""
 
 import torch
 from ignite.engine import Events, create_supervised_trainer

@@ -1,4 +1,5 @@
-"""Lightning accumulates gradients only from epoch 2 on: they then stay beside the activations of the next batch."""
+"""Lightning accumulates gradients only from epoch 2 on: they then stay beside the activations of
+the next batch."""
 
 import lightning as L
 import torch

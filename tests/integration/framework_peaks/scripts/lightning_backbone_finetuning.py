@@ -1,4 +1,5 @@
-"""Lightning's BackboneFinetuning: the backbone is frozen until epoch 3, and then joins the optimizer."""
+"""Lightning's BackboneFinetuning: the backbone is frozen until epoch 3, and then joins the
+optimizer."""
 
 import lightning as L
 import torch

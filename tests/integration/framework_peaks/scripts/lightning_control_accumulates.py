@@ -1,4 +1,5 @@
-"""Lightning with gradients accumulated over 4 batches from the start, clipped; a checkpoint of each epoch."""
+"""Lightning with gradients accumulated over 4 batches from the start, clipped; a checkpoint of each
+epoch."""
 
 import torch
 from lightning.pytorch import LightningModule, Trainer

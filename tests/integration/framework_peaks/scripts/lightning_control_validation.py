@@ -1,4 +1,5 @@
-"""Lightning, validated after each epoch with the batch size of the training. Training is the peak."""
+"""Lightning, validated after each epoch with the batch size of the training. Training is the
+peak."""
 
 import lightning as L
 import torch

@@ -1,4 +1,5 @@
-"""Lightning stops early by the validation loss and then tests the best weights in large batches, the peak."""
+"""Lightning stops early by the validation loss and then tests the best weights in large batches,
+the peak."""
 
 import lightning as L
 import torch

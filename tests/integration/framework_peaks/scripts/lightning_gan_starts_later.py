@@ -1,4 +1,5 @@
-"""An autoencoder by Lightning's manual optimization; its discriminator and second optimizer join at step 1000."""
+"""An autoencoder by Lightning's manual optimization; its discriminator and second optimizer join at
+step 1000."""
 
 import lightning as L
 import torch

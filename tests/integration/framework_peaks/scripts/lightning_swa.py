@@ -1,4 +1,5 @@
-"""Lightning's stochastic weight averaging: a copy of the model on the GPU from four fifths of the epochs on."""
+"""Lightning's stochastic weight averaging: a copy of the model on the GPU from four fifths of the
+epochs on."""
 
 import lightning as L
 import torch

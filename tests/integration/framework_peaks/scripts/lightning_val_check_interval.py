@@ -1,4 +1,5 @@
-"""Lightning validates every 500 batches in batches sixteen times as large, without the sanity check at the start."""
+"""Lightning validates every 500 batches in batches sixteen times as large, without the sanity check
+at the start."""
 
 import pytorch_lightning as pl
 import torch

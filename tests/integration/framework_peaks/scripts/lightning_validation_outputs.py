@@ -1,4 +1,5 @@
-"""Lightning keeps the embeddings of each validation batch and compares all with all when the epoch is over."""
+"""Lightning keeps the embeddings of each validation batch and compares all with all when the epoch
+is over."""
 
 import lightning as L
 import torch

@@ -1,4 +1,5 @@
-"""LoRA by PEFT under transformers' Trainer, blocks of one length; the adapter is saved at the end. Peaks at once."""
+"""LoRA by PEFT under transformers' Trainer, blocks of one length; the adapter is saved at the end.
+Peaks at once."""
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model

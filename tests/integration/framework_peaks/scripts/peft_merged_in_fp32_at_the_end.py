@@ -1,4 +1,5 @@
-"""A LoRA of a bf16 model by PEFT; at the end a copy in fp32 is merged and compared in batches four times as large."""
+"""A LoRA of a bf16 model by PEFT; at the end a copy in fp32 is merged and compared in batches four
+times as large."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""Two adapters by PEFT, one after the other: the second, of rank 128 on all projections, needs more."""
+"""Two adapters by PEFT, one after the other: the second, of rank 128 on all projections, needs
+more."""
 
 import torch
 from peft import LoraConfig, get_peft_model

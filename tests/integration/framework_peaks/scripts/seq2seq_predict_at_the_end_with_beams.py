@@ -1,4 +1,5 @@
-"""Seq2SeqTrainer: the loss alone is validated while training; at the end the test set is predicted with six beams."""
+"""Seq2SeqTrainer: the loss alone is validated while training; at the end the test set is predicted
+with six beams."""
 
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, Seq2SeqTrainer, Seq2SeqTrainingArguments

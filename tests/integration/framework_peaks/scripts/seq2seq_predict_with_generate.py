@@ -1,4 +1,5 @@
-"""T5 by Seq2SeqTrainer; each evaluation generates in batches eight times as large. The peak comes with the first."""
+"""T5 by Seq2SeqTrainer; each evaluation generates in batches eight times as large. The peak comes
+with the first."""
 
 import numpy as np
 import torch

@@ -1,4 +1,5 @@
-"""A plain loop of 2,000 steps whose context is 64 tokens, from step 1,000 on 128 and from step 1,700 on 256."""
+"""A plain loop of 2,000 steps whose context is 64 tokens, from step 1,000 on 128 and from step
+1,700 on 256."""
 
 import torch
 import torch.nn.functional as F

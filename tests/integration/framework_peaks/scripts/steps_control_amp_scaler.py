@@ -1,4 +1,5 @@
-"""A plain loop in fp16 with a GradScaler over an endless stream, 500 steps, saved every 100. Peaks at once."""
+"""A plain loop in fp16 with a GradScaler over an endless stream, 500 steps, saved every 100. Peaks
+at once."""
 
 import itertools
 

@@ -1,4 +1,5 @@
-"""A plain loop over 3,000 steps with warmup, cosine, clipping and a log every 100 steps. Peaks in the second step."""
+"""A plain loop over 3,000 steps with warmup, cosine, clipping and a log every 100 steps. Peaks in
+the second step."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""Five folds of 400 steps each; the models stay on the GPU, and the last lines test their ensemble."""
+"""Five folds of 400 steps each; the models stay on the GPU, and the last lines test their
+ensemble."""
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""A plain loop measures the gradient noise every 500 steps: the gradients of 16 micro-batches, kept side by side."""
+"""A plain loop measures the gradient noise every 500 steps: the gradients of 16 micro-batches, kept
+side by side."""
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""An LR finder over 100 small batches first, on a copy; the state is restored and training takes larger batches."""
+"""An LR finder over 100 small batches first, on a copy; the state is restored and training takes
+larger batches."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""TRL's DPOTrainer with its reference model; evaluated every 250 steps in batches eight times as large."""
+"""TRL's DPOTrainer with its reference model; evaluated every 250 steps in batches eight times as
+large."""
 
 import copy
 import random

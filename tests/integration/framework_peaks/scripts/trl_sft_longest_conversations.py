@@ -1,4 +1,5 @@
-"""TRL's SFTTrainer on texts of random lengths, padded batch by batch: the longest come when they are drawn."""
+"""TRL's SFTTrainer on texts of random lengths, padded batch by batch: the longest come when they
+are drawn."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""SGD without momentum for 400 steps, then Adam with its two moments. The peak comes at the 401st step."""
+"""SGD without momentum for 400 steps, then Adam with its two moments. The peak comes at the 401st
+step."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""A VQGAN's order: 400 steps of reconstruction, then the discriminator is trained too. The peak comes at step 400."""
+"""A VQGAN's order: 400 steps of reconstruction, then the discriminator is trained too. The peak
+comes at step 400."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Double the batch size at epochs 2 and 4 instead of lowering the learning rate. The peak comes in epoch 4."""
+"""Double the batch size at epochs 2 and 4 instead of lowering the learning rate. The peak comes in
+epoch 4."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

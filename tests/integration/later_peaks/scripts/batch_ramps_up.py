@@ -1,4 +1,5 @@
-"""A batch size ramp as of GPT-3: from 8 to 128 by 8 every 60 steps. The peak comes after step 900 of 1,000."""
+"""A batch size ramp as of GPT-3: from 8 to 128 by 8 every 60 steps. The peak comes after step 900
+of 1,000."""
 
 import torch
 

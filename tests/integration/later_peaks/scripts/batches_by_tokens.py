@@ -1,4 +1,5 @@
-"""At most 4,096 tokens a batch, sorted by length: attention's square grows with length. The peak comes at the end."""
+"""At most 4,096 tokens a batch, sorted by length: attention's square grows with length. The peak
+comes at the end."""
 
 import torch
 

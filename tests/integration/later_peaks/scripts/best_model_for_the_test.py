@@ -1,4 +1,5 @@
-"""After training the best checkpoint is loaded onto the GPU, beside model, gradients and Adam's state, for the test."""
+"""After training the best checkpoint is loaded onto the GPU, beside model, gradients and Adam's
+state, for the test."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""The best weights so far are kept as a deep copy, which stays on the GPU: new before the old is let go."""
+"""The best weights so far are kept as a deep copy, which stays on the GPU: new before the old is
+let go."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""Batches of one length each, the short ones first (a sampler that sorts): torch's own collate_fn."""
+"""Batches of one length each, the short ones first (a sampler that sorts): torch's own
+collate_fn."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,5 @@
-"""Batches of one bucket each (50, 100, 200, 400, 800 frames), buckets shuffled; few samples are in the largest."""
+"""Batches of one bucket each (50, 100, 200, 400, 800 frames), buckets shuffled; few samples are in
+the largest."""
 
 import random
 

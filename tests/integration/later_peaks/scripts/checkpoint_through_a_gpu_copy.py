@@ -1,4 +1,5 @@
-"""Every 250 steps weights and Adam's state are cloned on the GPU before they are saved. The peak comes at step 250."""
+"""Every 250 steps weights and Adam's state are cloned on the GPU before they are saved. The peak
+comes at step 250."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Activations are checkpointed for the first 300 steps, while the long samples come, then no more."""
+"""Activations are checkpointed for the first 300 steps, while the long samples come, then no
+more."""
 
 import torch
 from torch.utils.checkpoint import checkpoint

@@ -1,4 +1,5 @@
-"""Accumulate over four batches, evaluate each epoch with batches of the same size. Training is the peak."""
+"""Accumulate over four batches, evaluate each epoch with batches of the same size. Training is the
+peak."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""nanoGPT's loop: while True, evaluated every 100 iterations with the same batch. Training is the peak."""
+"""nanoGPT's loop: while True, evaluated every 100 iterations with the same batch. Training is the
+peak."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""The auxiliary head of a deep module starts at step 4000: main -> train -> step -> model -> block -> head."""
+"""The auxiliary head of a deep module starts at step 4000: main -> train -> step -> model -> block
+-> head."""
 
 import torch
 

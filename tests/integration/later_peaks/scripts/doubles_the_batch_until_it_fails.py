@@ -1,4 +1,5 @@
-"""A batch size finder: doubles until the GPU is full, and trains with half of what failed. It fits what it gets."""
+"""A batch size finder: doubles until the GPU is full, and trains with half of what failed. It fits
+what it gets."""
 
 import torch
 

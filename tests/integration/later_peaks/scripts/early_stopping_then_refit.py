@@ -1,4 +1,5 @@
-"""Early stopping after three epochs without progress, then a refit on all data with a larger batch."""
+"""Early stopping after three epochs without progress, then a refit on all data with a larger
+batch."""
 
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""After training, similarities of all embeddings by `@` and methods alone: no call that looks like work."""
+"""After training, similarities of all embeddings by `@` and methods alone: no call that looks like
+work."""
 
 import torch
 

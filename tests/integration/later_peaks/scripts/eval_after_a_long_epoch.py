@@ -1,4 +1,5 @@
-"""Epochs of 30,000 batches, an evaluation with a larger batch after each: loaders must be cut to see it."""
+"""Epochs of 30,000 batches, an evaluation with a larger batch after each: loaders must be cut to
+see it."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

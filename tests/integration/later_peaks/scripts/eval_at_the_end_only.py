@@ -1,4 +1,5 @@
-"""600 steps, then one evaluation over 20,000 samples at once. The peak comes after the last step."""
+"""600 steps, then one evaluation over 20,000 samples at once. The peak comes after the last
+step."""
 
 import torch
 

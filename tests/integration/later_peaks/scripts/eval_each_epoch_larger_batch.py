@@ -1,4 +1,5 @@
-"""After each epoch an evaluation with a batch 32 times as large: its logits make the peak, first after 300 steps."""
+"""After each epoch an evaluation with a batch 32 times as large: its logits make the peak, first
+after 300 steps."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""Inside the epoch, every 200 steps, an evaluation with a larger batch. The peak comes after step 200."""
+"""Inside the epoch, every 200 steps, an evaluation with a larger batch. The peak comes after step
+200."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

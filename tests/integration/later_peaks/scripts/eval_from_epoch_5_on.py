@@ -1,4 +1,5 @@
-"""Validation begins with epoch 5 of 8, at full image size where training takes crops of half of it."""
+"""Validation begins with epoch 5 of 8, at full image size where training takes crops of half of
+it."""
 
 import argparse
 

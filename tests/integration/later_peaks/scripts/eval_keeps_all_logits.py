@@ -1,4 +1,5 @@
-"""Logits of the whole validation set are kept on the GPU and concatenated: twice 2 GB at the end of each epoch."""
+"""Logits of the whole validation set are kept on the GPU and concatenated: twice 2 GB at the end of
+each epoch."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

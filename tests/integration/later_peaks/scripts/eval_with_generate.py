@@ -1,4 +1,5 @@
-"""After each epoch 256 prompts are continued with a cache of keys and values that grows by concatenation."""
+"""After each epoch 256 prompts are continued with a cache of keys and values that grows by
+concatenation."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
-"""The evaluation forgets no_grad and sums the losses as tensors: the graphs of 100 batches are alive at its end."""
+"""The evaluation forgets no_grad and sums the losses as tensors: the graphs of 100 batches are
+alive at its end."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

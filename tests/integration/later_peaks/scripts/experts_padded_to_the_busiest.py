@@ -1,4 +1,5 @@
-"""Experts behind a fixed random router, padded to the busiest of them: what the router computes decides the memory."""
+"""Experts behind a fixed random router, padded to the busiest of them: what the router computes
+decides the memory."""
 
 import torch
 

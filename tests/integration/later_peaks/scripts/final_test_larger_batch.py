@@ -1,4 +1,5 @@
-"""Validation is small, the test after all epochs takes a batch of 4,096 and ten augmented views of each sample."""
+"""Validation is small, the test after all epochs takes a batch of 4,096 and ten augmented views of
+each sample."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""Twelve epochs on patches of 112 pixels, the last one on 224: four times the patches. The peak comes at the end."""
+"""Twelve epochs on patches of 112 pixels, the last one on 224: four times the patches. The peak
+comes at the end."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,5 @@
-"""WGAN: the generator, whose step goes through both networks, is trained after every fifth step of the critic."""
+"""WGAN: the generator, whose step goes through both networks, is trained after every fifth step of
+the critic."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""transformers' GPT-2, small; after each epoch 64 samples by beam search. The peak comes in generate()."""
+"""transformers' GPT-2, small; after each epoch 64 samples by beam search. The peak comes in
+generate()."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel

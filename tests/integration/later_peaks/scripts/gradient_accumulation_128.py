@@ -1,4 +1,5 @@
-"""One optimizer step in 128 small batches, and one for the rest of an epoch: Adam's state comes after 128 of them."""
+"""One optimizer step in 128 small batches, and one for the rest of an epoch: Adam's state comes
+after 128 of them."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

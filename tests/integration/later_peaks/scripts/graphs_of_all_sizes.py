@@ -1,4 +1,5 @@
-"""Molecules as graphs, 32 in a batch, one protein among them: edges decide the memory of message passing."""
+"""Molecules as graphs, 32 in a batch, one protein among them: edges decide the memory of message
+passing."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Every 300 steps all weights and gradients are concatenated for histograms. The peak comes at step 300."""
+"""Every 300 steps all weights and gradients are concatenated for histograms. The peak comes at step
+300."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Features of 20,000 images are kept on the GPU, then standardised and multiplied: a forward-only script that grows."""
+"""Features of 20,000 images are kept on the GPU, then standardised and multiplied: a forward-only
+script that grows."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

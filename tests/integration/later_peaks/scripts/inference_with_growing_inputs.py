@@ -1,4 +1,5 @@
-"""A benchmark: forward passes with inputs of 128 to 4,096 tokens, ten of each. The last size is the peak."""
+"""A benchmark: forward passes with inputs of 128 to 4,096 tokens, ten of each. The last size is the
+peak."""
 
 import time
 

@@ -1,4 +1,5 @@
-"""Five folds in one loop: the next model is made while the last one and its optimizer are still referred to."""
+"""Five folds in one loop: the next model is made while the last one and its optimizer are still
+referred to."""
 
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset

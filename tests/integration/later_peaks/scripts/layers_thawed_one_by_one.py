@@ -1,4 +1,5 @@
-"""Gradual unfreezing: in each epoch all layers are gone through, those whose turn it is get gradients."""
+"""Gradual unfreezing: in each epoch all layers are gone through, those whose turn it is get
+gradients."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""StyleGAN2's lazy R1: every 16th step the gradient penalty keeps a second graph. The peak is in each 16th step."""
+"""StyleGAN2's lazy R1: every 16th step the gradient penalty keeps a second graph. The peak is in
+each 16th step."""
 
 import torch
 

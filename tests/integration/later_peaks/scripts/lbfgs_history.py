@@ -1,4 +1,5 @@
-"""L-BFGS: its history of 50 pairs of vectors fills in the first 50 iterations, if the loss goes down as on a GPU."""
+"""L-BFGS: its history of 50 pairs of vectors fills in the first 50 iterations, if the loss goes
+down as on a GPU."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Sequences of 64 tokens, twice as long every 200 steps up to 512. The peak comes at step 600 of 800."""
+"""Sequences of 64 tokens, twice as long every 200 steps up to 512. The peak comes at step 600 of
+800."""
 
 import torch
 

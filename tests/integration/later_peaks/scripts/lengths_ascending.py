@@ -1,4 +1,5 @@
-"""Sorted by length, the shortest first, to waste no padding. The peak comes with the last batches of the epoch."""
+"""Sorted by length, the shortest first, to waste no padding. The peak comes with the last batches
+of the epoch."""
 
 import torch
 from torch.nn.utils.rnn import pad_sequence

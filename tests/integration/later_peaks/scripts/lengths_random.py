@@ -1,4 +1,5 @@
-"""Shuffled texts of 10 to 600 tokens, padded to the longest of the batch. Some batch of each epoch is the largest."""
+"""Shuffled texts of 10 to 600 tokens, padded to the longest of the batch. Some batch of each epoch
+is the largest."""
 
 import torch
 from torch.nn.utils.rnn import pad_sequence

@@ -1,4 +1,5 @@
-"""100 epochs are asked for, max_steps ends the loops in the fourth; then the predictions of the whole test set."""
+"""100 epochs are asked for, max_steps ends the loops in the fourth; then the predictions of the
+whole test set."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

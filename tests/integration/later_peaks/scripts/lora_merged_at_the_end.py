@@ -1,4 +1,5 @@
-"""LoRA on a frozen model; at the end every weight is merged into a new fp32 state dict on the GPU, and saved."""
+"""LoRA on a frozen model; at the end every weight is merged into a new fp32 state dict on the GPU,
+and saved."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Losses are appended as tensors, with what their graphs keep, until the epoch ends after 300 steps."""
+"""Losses are appended as tensors, with what their graphs keep, until the epoch ends after 300
+steps."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""A while-True loop by iterations; at 250 and 500 the context is grown token by token without a cache, in a batch."""
+"""A while-True loop by iterations; at 250 and 500 the context is grown token by token without a
+cache, in a batch."""
 
 import torch
 

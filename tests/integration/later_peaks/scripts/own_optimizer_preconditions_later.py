@@ -1,4 +1,5 @@
-"""An optimizer of the script's own which starts to precondition at step 4000 (Shampoo's start_preconditioning_step)."""
+"""An optimizer of the script's own which starts to precondition at step 4000 (Shampoo's
+start_preconditioning_step)."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""PPO: 512 steps of rollout without gradients, then four epochs of updates on half of the buffer at a time."""
+"""PPO: 512 steps of rollout without gradients, then four epochs of updates on half of the buffer at
+a time."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Two phases with empty_cache() between; the second has a smaller model, but a batch that needs more."""
+"""Two phases with empty_cache() between; the second has a smaller model, but a batch that needs
+more."""
 
 import gc
 

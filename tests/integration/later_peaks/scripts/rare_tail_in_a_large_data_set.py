@@ -1,4 +1,5 @@
-"""One epoch of 25,000 batches; the one long sample is three quarters in, later than any dry run trains."""
+"""One epoch of 25,000 batches; the one long sample is three quarters in, later than any dry run
+trains."""
 
 import torch
 from torch.nn.utils.rnn import pad_sequence

@@ -1,4 +1,5 @@
-"""DQN: learning begins at 400 frames; the buffer on the GPU is full, and the peak there, at 1,500 of 2,000."""
+"""DQN: learning begins at 400 frames; the buffer on the GPU is full, and the peak there, at 1,500
+of 2,000."""
 
 import random
 from collections import deque

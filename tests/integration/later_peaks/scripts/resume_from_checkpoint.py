@@ -1,4 +1,5 @@
-"""Resume: the checkpoint is loaded onto the GPU beside the model and kept until the end of the script."""
+"""Resume: the checkpoint is loaded onto the GPU beside the model and kept until the end of the
+script."""
 
 import os
 

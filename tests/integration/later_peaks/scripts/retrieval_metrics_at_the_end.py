@@ -1,4 +1,5 @@
-"""Two towers trained on batches of 64; recall is computed at the end on the matrix of all 10,000 x 10,000 pairs."""
+"""Two towers trained on batches of 64; recall is computed at the end on the matrix of all 10,000 x
+10,000 pairs."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

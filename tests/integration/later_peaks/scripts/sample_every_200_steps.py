@@ -1,4 +1,5 @@
-"""denoising-diffusion-pytorch's trainer: cycle(loader), next(), and 200 images sampled at every 200th step."""
+"""denoising-diffusion-pytorch's trainer: cycle(loader), next(), and 200 images sampled at every
+200th step."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""An autoencoder is trained, then, while it is still there, a classifier twice as large on its codes."""
+"""An autoencoder is trained, then, while it is still there, a classifier twice as large on its
+codes."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""Batches that run out of memory are skipped, as fairseq does. On an 80 GB card none does, the last one is 60 GiB."""
+"""Batches that run out of memory are skipped, as fairseq does. On an 80 GB card none does, the last
+one is 60 GiB."""
 
 import torch
 

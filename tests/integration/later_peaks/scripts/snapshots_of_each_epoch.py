@@ -1,4 +1,5 @@
-"""A snapshot ensemble: a copy of the model after each of eight epochs, kept on the GPU and averaged at the end."""
+"""A snapshot ensemble: a copy of the model after each of eight epochs, kept on the GPU and averaged
+at the end."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""An IterableDataset whose documents grow longer as the stream goes on, as in a crawl sorted by date."""
+"""An IterableDataset whose documents grow longer as the stream goes on, as in a crawl sorted by
+date."""
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset

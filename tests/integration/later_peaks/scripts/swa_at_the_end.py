@@ -1,4 +1,5 @@
-"""Stochastic weight averaging over the last quarter of 12 epochs, then batch norm's statistics on large batches."""
+"""Stochastic weight averaging over the last quarter of 12 epochs, then batch norm's statistics on
+large batches."""
 
 import torch
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn

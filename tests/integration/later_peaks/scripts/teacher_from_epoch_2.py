@@ -1,4 +1,5 @@
-"""Distillation begins with epoch 2: then a teacher four times as wide is loaded and asked for its logits."""
+"""Distillation begins with epoch 2: then a teacher four times as wide is loaded and asked for its
+logits."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,5 @@
-"""Train until the hour that the job has is over, evaluating with a larger batch every ten minutes."""
+"""Train until the hour that the job has is over, evaluating with a larger batch every ten
+minutes."""
 
 import time
 

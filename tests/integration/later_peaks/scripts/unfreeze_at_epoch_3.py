@@ -1,4 +1,5 @@
-"""The head is trained alone for three epochs, then all with a new optimizer. The peak comes in epoch 3."""
+"""The head is trained alone for three epochs, then all with a new optimizer. The peak comes in
+epoch 3."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

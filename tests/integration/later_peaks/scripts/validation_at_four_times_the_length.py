@@ -1,4 +1,5 @@
-"""modded-nanogpt's order: ten warm-up steps, the state put back, then validation at four times the length."""
+"""modded-nanogpt's order: ten warm-up steps, the state put back, then validation at four times the
+length."""
 
 import copy
 

@@ -1,6 +1,5 @@
-"""accelerate: settings in an object with __slots__ (as attrs' define makes them); token dropping ends after
-3 epochs (full sequences).
-"""
+"""accelerate: settings in an object with __slots__ (as attrs' define makes them); token dropping
+ends after 3 epochs (full sequences). """
 
 import torch
 import torch.nn as nn

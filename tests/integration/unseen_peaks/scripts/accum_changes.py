@@ -1,6 +1,5 @@
-"""Gradient accumulation 1, then 4; micro-batch 32, then 48; a param group added late; a bigger eval batch at the end;
-fp32 softmax over everything.
-"""
+"""Gradient accumulation 1, then 4; micro-batch 32, then 48; a param group added late; a bigger eval
+batch at the end; fp32 softmax over everything. """
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""DLRM-like: EmbeddingBag(sparse) with Adagrad; bags of one length, from epoch 9 of 10 multi-hot with longer ones."""
+"""DLRM-like: EmbeddingBag(sparse) with Adagrad; bags of one length, from epoch 9 of 10 multi-hot
+with longer ones."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""CTC: conv front end, two BiLSTMs, utterances of 50 to 300 frames sorted in buckets; GradScaler with fp16."""
+"""CTC: conv front end, two BiLSTMs, utterances of 50 to 300 frames sorted in buckets; GradScaler
+with fp16."""
 
 import random
 

@@ -1,6 +1,5 @@
-"""Semantic segmentation with a deep-supervision head under fp16 autocast and GradScaler: its loss counts once the epoch
-is 7 of 8 (fine-tuning).
-"""
+"""Semantic segmentation with a deep-supervision head under fp16 autocast and GradScaler: its loss
+counts once the epoch is 7 of 8 (fine-tuning). """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""VAE-GAN-ish: forward gives (features, reconstruction) under bf16 autocast; reconstruction counts from step 1300 of
-1500.
-"""
+"""VAE-GAN-ish: forward gives (features, reconstruction) under bf16 autocast; reconstruction counts
+from step 1300 of 1500. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Aspect-ratio buckets (as in diffusion trainers): a batch sampler with (size) buckets; slow decoding; the last few
-batches of an epoch are of a large bucket.
-"""
+"""Aspect-ratio buckets (as in diffusion trainers): a batch sampler with (size) buckets; slow
+decoding; the last few batches of an epoch are of a large bucket. """
 
 import numpy as np
 import torch

@@ -1,6 +1,5 @@
-"""Keeps the last good weights on the GPU; when the training loss is above twice its running mean it goes back to them
-and makes a second optimizer.
-"""
+"""Keeps the last good weights on the GPU; when the training loss is above twice its running mean it
+goes back to them and makes a second optimizer. """
 
 import copy
 

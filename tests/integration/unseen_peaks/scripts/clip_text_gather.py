@@ -1,5 +1,5 @@
-"""CLIP with gradient caching under autocast: embeddings first without gradients, then once more with them; the
-temperature is clamped; zero-shot evaluation with all class prompts every 200 steps.
+"""CLIP with gradient caching under autocast: embeddings first without gradients, then once more
+with them; the temperature is clamped; zero-shot evaluation with all class prompts every 200 steps.
 """
 
 import torch

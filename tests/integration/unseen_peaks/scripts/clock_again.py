@@ -1,4 +1,5 @@
-"""Each 10 minutes by the clock: an evaluation of larger batches. The run itself takes hours on a GPU."""
+"""Each 10 minutes by the clock: an evaluation of larger batches. The run itself takes hours on a
+GPU."""
 
 import os
 import time

@@ -1,6 +1,5 @@
-"""PPO-like: as many environments as the machine has CPUs (a job's node has 32), rollouts of 256 steps kept on the GPU,
-updates over all.
-"""
+"""PPO-like: as many environments as the machine has CPUs (a job's node has 32), rollouts of 256
+steps kept on the GPU, updates over all. """
 
 import os
 

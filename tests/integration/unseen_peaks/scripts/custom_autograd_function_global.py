@@ -1,6 +1,5 @@
-"""A custom autograd.Function whose forward reads a global set by a schedule (number of Sinkhorn iterations
-kept).
-"""
+"""A custom autograd.Function whose forward reads a global set by a schedule (number of Sinkhorn
+iterations kept). """
 
 import torch
 import torch.nn as nn

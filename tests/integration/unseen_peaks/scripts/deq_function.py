@@ -1,6 +1,5 @@
-"""Deep equilibrium: a fixed point is iterated by a function, at most 60 times, until the relative change is small;
-phantom gradients through all.
-"""
+"""Deep equilibrium: a fixed point is iterated by a function, at most 60 times, until the relative
+change is small; phantom gradients through all. """
 
 import torch
 import torch.nn as nn

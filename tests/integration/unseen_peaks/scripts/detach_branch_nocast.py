@@ -1,6 +1,5 @@
-"""BYOL-ish: forward gives (projection, prediction); the loss uses prediction; every 60th step the projection's
-covariance (VICReg) too. No autocast.
-"""
+"""BYOL-ish: forward gives (projection, prediction); the loss uses prediction; every 60th step the
+projection's covariance (VICReg) too. No autocast. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Detection: varying numbers of boxes an image (lists of targets), pairwise IoU matrix between anchors and boxes;
-crowded images are rare.
-"""
+"""Detection: varying numbers of boxes an image (lists of targets), pairwise IoU matrix between
+anchors and boxes; crowded images are rare. """
 
 import random
 

@@ -1,6 +1,5 @@
-"""DDPM: EMA, sampling 50 steps of 512 images every 3rd epoch keeping all intermediates, from epoch 2 with classifier-
-free guidance.
-"""
+"""DDPM: EMA, sampling 50 steps of 512 images every 3rd epoch keeping all intermediates, from epoch
+2 with classifier- free guidance. """
 
 import copy
 

@@ -1,4 +1,5 @@
-"""Distillation of hidden states (returned in a list) in the last epochs only; the teacher always gives both."""
+"""Distillation of hidden states (returned in a list) in the last epochs only; the teacher always
+gives both."""
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Distillation; a ContextVar says whether the student returns its hidden states, which the last epoch's
-loss needs.
-"""
+"""Distillation; a ContextVar says whether the student returns its hidden states, which the last
+epoch's loss needs. """
 
 import contextvars
 

@@ -1,6 +1,5 @@
-"""DQN: replay on the GPU filled up to 20,000, epsilon-greedy, target network, a larger batch after 3,000
-steps.
-"""
+"""DQN: replay on the GPU filled up to 20,000, epsilon-greedy, target network, a larger batch after
+3,000 steps. """
 
 import random
 

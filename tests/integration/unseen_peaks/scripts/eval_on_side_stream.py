@@ -1,6 +1,5 @@
-"""Evaluation of the same module on a stream of its own, every 200 steps, without gradients (as training
-does with its teacher).
-"""
+"""Evaluation of the same module on a stream of its own, every 200 steps, without gradients (as
+training does with its teacher). """
 
 import torch
 import torch.nn as nn

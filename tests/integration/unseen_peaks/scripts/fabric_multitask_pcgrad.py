@@ -1,6 +1,5 @@
-"""Fabric: PCGrad of three tasks (retain_graph, gradients flattened and projected), a fourth task from epoch
-2 on.
-"""
+"""Fabric: PCGrad of three tasks (retain_graph, gradients flattened and projected), a fourth task
+from epoch 2 on. """
 
 import torch
 import torch.nn as nn

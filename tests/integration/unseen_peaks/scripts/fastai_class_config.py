@@ -1,6 +1,5 @@
-"""fastai: a callback raises a class attribute Config.samples that the model's dropout samples follow
-(multi-sample dropout).
-"""
+"""fastai: a callback raises a class attribute Config.samples that the model's dropout samples
+follow (multi-sample dropout). """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""DeepCluster-like: forward leaves features in a global list; each step moves them (detached) to the
-epoch's bank for clustering.
-"""
+"""DeepCluster-like: forward leaves features in a global list; each step moves them (detached) to
+the epoch's bank for clustering. """
 
 import torch
 import torch.nn as nn

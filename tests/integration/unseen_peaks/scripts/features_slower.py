@@ -1,6 +1,5 @@
-"""Metric learning: trains two epochs on images decoded on the host, then keeps each image's feature on the GPU by its
-file name.
-"""
+"""Metric learning: trains two epochs on images decoded on the host, then keeps each image's feature
+on the GPU by its file name. """
 
 import numpy as np
 import torch

@@ -1,4 +1,5 @@
-"""k-fold: each fold's Trainer and its model refer to each other (a cycle); nothing is collected by hand."""
+"""k-fold: each fold's Trainer and its model refer to each other (a cycle); nothing is collected by
+hand."""
 
 import torch
 import torch.nn as nn

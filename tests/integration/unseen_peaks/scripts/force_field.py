@@ -1,6 +1,5 @@
-"""A potential whose forward gives forces by autograd.grad with create_graph; molecules of 8 to 24 atoms,
-one in 600 of 200.
-"""
+"""A potential whose forward gives forces by autograd.grad with create_graph; molecules of 8 to 24
+atoms, one in 600 of 200. """
 
 import random
 

@@ -1,6 +1,5 @@
-"""Plain control: curriculum by a module attribute, EMA of weights by torch._foreach, cosine schedule,
-evaluation accumulators.
-"""
+"""Plain control: curriculum by a module attribute, EMA of weights by torch._foreach, cosine
+schedule, evaluation accumulators. """
 
 import copy
 

@@ -1,6 +1,5 @@
-"""A Python function with a static counter (an attribute of itself): from call 600 on forward computes an
-extra loss term.
-"""
+"""A Python function with a static counter (an attribute of itself): from call 600 on forward
+computes an extra loss term. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""StyleGAN's order: R1 penalty each 16th step, path length each 8th, EMA of the generator, samples at the
-end of the epoch.
-"""
+"""StyleGAN's order: R1 penalty each 16th step, path length each 8th, EMA of the generator, samples
+at the end of the epoch. """
 
 import copy
 

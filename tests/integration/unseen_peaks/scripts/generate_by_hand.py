@@ -1,4 +1,5 @@
-"""A small GPT trained; every 300 steps it samples with a KV cache grown by torch.cat, the context growing with step."""
+"""A small GPT trained; every 300 steps it samples with a KV cache grown by torch.cat, the context
+growing with step."""
 
 import torch
 import torch.nn as nn

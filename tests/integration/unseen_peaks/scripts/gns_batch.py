@@ -1,6 +1,5 @@
-"""The batch follows the gradient noise scale, measured every 100 steps and clamped to 32..2048 (it rises to the most on
-real data).
-"""
+"""The batch follows the gradient noise scale, measured every 100 steps and clamped to 32..2048 (it
+rises to the most on real data). """
 
 import torch
 import torch.nn as nn

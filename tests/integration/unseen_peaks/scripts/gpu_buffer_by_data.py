@@ -1,6 +1,5 @@
-"""A hash-grid NeRF's coarse-to-fine: the number of active levels is a buffer, raised by `.data.fill_`;
-forward reads it by int().
-"""
+"""A hash-grid NeRF's coarse-to-fine: the number of active levels is a buffer, raised by
+`.data.fill_`; forward reads it by int(). """
 
 import torch
 import torch.nn as nn

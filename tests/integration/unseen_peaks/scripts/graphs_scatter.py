@@ -1,6 +1,5 @@
-"""GNN: graphs of varying sizes batched with index_add; a custom sampler that packs by nodes; a giant graph in the last
-epoch.
-"""
+"""GNN: graphs of varying sizes batched with index_add; a custom sampler that packs by nodes; a
+giant graph in the last epoch. """
 
 import random
 

@@ -1,6 +1,5 @@
-"""Points with features, optimized directly; at step 1300 of 1500 they are upsampled: p.data and Adam's state are
-replaced by three times as many.
-"""
+"""Points with features, optimized directly; at step 1300 of 1500 they are upsampled: p.data and
+Adam's state are replaced by three times as many. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Net2Net: a layer is added every second epoch, and torch.nn.utils.prune at the end with a fine-tuning
-epoch.
-"""
+"""Net2Net: a layer is added every second epoch, and torch.nn.utils.prune at the end with a
+fine-tuning epoch. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Vocabulary grows at step 1600 of 2000: weight.data of the output layer is replaced by a longer one (no attribute
-changes).
-"""
+"""Vocabulary grows at step 1600 of 2000: weight.data of the output layer is replaced by a longer
+one (no attribute changes). """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""XBM: cross-batch memory as a plain object of the model; forward enqueues; the loss uses all that is
-there, up to 16384.
-"""
+"""XBM: cross-batch memory as a plain object of the model; forward enqueues; the loss uses all that
+is there, up to 16384. """
 
 import torch
 import torch.nn as nn

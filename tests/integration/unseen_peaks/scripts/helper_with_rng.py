@@ -1,6 +1,5 @@
-"""Mixup within the model by a plain helper object with a numpy generator of its own: one call in 100 mixes
-four times as many.
-"""
+"""Mixup within the model by a plain helper object with a numpy generator of its own: one call in
+100 mixes four times as many. """
 
 import numpy as np
 import torch

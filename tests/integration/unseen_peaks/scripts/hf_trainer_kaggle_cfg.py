@@ -1,6 +1,5 @@
-"""transformers' Trainer; a model of one's own whose forward reads a class CFG that a callback changes at
-epoch 2 (R-Drop).
-"""
+"""transformers' Trainer; a model of one's own whose forward reads a class CFG that a callback
+changes at epoch 2 (R-Drop). """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Two stages: the detector's scores go to the host (numpy), boxes above 0.5 are cropped and classified by a second,
-larger network.
-"""
+"""Two stages: the detector's scores go to the host (numpy), boxes above 0.5 are cropped and
+classified by a second, larger network. """
 
 import numpy as np
 import torch

@@ -1,6 +1,5 @@
-"""ignite: feature pyramid heads through a helper object that is not a module (its method reads a module-
-level flag).
-"""
+"""ignite: feature pyramid heads through a helper object that is not a module (its method reads a
+module- level flag). """
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""IterableDataset: each of four workers reads the file of its own number; the files have different lengths."""
+"""IterableDataset: each of four workers reads the file of its own number; the files have different
+lengths."""
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Kaggle style `class CFG`: augmentation by interpolation in forward follows CFG.image_size, which grows by
-epoch.
-"""
+"""Kaggle style `class CFG`: augmentation by interpolation in forward follows CFG.image_size, which
+grows by epoch. """
 
 import torch
 import torch.nn as nn

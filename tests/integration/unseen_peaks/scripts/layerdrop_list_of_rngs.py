@@ -1,6 +1,5 @@
-"""LayerDrop with a generator of its own for each layer, kept in a list (reproducible): seldom are all
-layers kept.
-"""
+"""LayerDrop with a generator of its own for each layer, kept in a list (reproducible): seldom are
+all layers kept. """
 
 import random
 

@@ -1,6 +1,5 @@
-"""Lightning: DDPM with an EMA callback; samples of 64 images every 400 steps from the averaged copy, with
-CFG.
-"""
+"""Lightning: DDPM with an EMA callback; samples of 64 images every 400 steps from the averaged
+copy, with CFG. """
 
 import copy
 

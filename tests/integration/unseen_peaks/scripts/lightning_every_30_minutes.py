@@ -1,6 +1,5 @@
-"""Lightning: a callback evaluates a large test set each 30 minutes by the clock; max_epochs would take
-hours on a GPU.
-"""
+"""Lightning: a callback evaluates a large test set each 30 minutes by the clock; max_epochs would
+take hours on a GPU. """
 
 import os
 import time

@@ -1,6 +1,5 @@
-"""LoRA by hand: merged into the base weights (weight.data +=) for each evaluation, unmerged afterwards, evaluation with
-larger batches and logits gathered.
-"""
+"""LoRA by hand: merged into the base weights (weight.data +=) for each evaluation, unmerged
+afterwards, evaluation with larger batches and logits gathered. """
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""Energy model: MSE first, from step 1300 of 1500 the plain mean of the outputs (maximum likelihood)."""
+"""Energy model: MSE first, from step 1300 of 1500 the plain mean of the outputs (maximum
+likelihood)."""
 
 import torch
 import torch.nn as nn

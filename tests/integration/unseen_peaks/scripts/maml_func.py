@@ -1,6 +1,5 @@
-"""MAML by torch.func.functional_call with 5 inner steps of second order; first order only for the first 300
-tasks.
-"""
+"""MAML by torch.func.functional_call with 5 inner steps of second order; first order only for the
+first 300 tasks. """
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""A curriculum by worker_init_fn: each of 4 workers gets its own crop size (multi-scale; a batch is one worker's)."""
+"""A curriculum by worker_init_fn: each of 4 workers gets its own crop size (multi-scale; a batch is
+one worker's)."""
 
 import torch
 import torch.nn as nn

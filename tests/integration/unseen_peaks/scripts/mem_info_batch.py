@@ -1,6 +1,5 @@
-"""The batch for an evaluation is worked out of the free memory after training, a tenth of it; training in fp16 with
-GradScaler.
-"""
+"""The batch for an evaluation is worked out of the free memory after training, a tenth of it;
+training in fp16 with GradScaler. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""MoCo v2: momentum encoder, queue of 16384 keys, shuffling; kNN evaluation with the whole bank every 5
-epochs.
-"""
+"""MoCo v2: momentum encoder, queue of 16384 keys, shuffling; kNN evaluation with the whole bank
+every 5 epochs. """
 
 import copy
 

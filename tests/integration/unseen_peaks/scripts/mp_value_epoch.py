@@ -1,6 +1,5 @@
-"""multiprocessing.Value tells workers and the model the epoch; from epoch 3 on the model adds a dense
-auxiliary head's pass.
-"""
+"""multiprocessing.Value tells workers and the model the epoch; from epoch 3 on the model adds a
+dense auxiliary head's pass. """
 
 import multiprocessing as mp
 

@@ -1,6 +1,5 @@
-"""Multi-task under autocast: all heads in one forward, each step the loss of one task drawn at random, the largest
-(dense) task rare.
-"""
+"""Multi-task under autocast: all heads in one forward, each step the loss of one task drawn at
+random, the largest (dense) task rare. """
 
 import random
 

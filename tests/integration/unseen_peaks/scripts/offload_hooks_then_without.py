@@ -1,6 +1,5 @@
-"""save_on_cpu around the first 300 steps (long context), then short context without it; evaluation with KV
-cache after.
-"""
+"""save_on_cpu around the first 300 steps (long context), then short context without it; evaluation
+with KV cache after. """
 
 import contextlib
 

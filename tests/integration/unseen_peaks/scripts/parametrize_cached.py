@@ -1,4 +1,5 @@
-"""Orthogonal recurrent weight by parametrize; from step 900 with parametrize.cached() around an unrolled step."""
+"""Orthogonal recurrent weight by parametrize; from step 900 with parametrize.cached() around an
+unrolled step."""
 
 import contextlib
 

@@ -1,6 +1,5 @@
-"""Recurrent PPO: a GRU cell is unrolled over an episode's steps; minibatches are padded to the longest
-episode, which host environments end.
-"""
+"""Recurrent PPO: a GRU cell is unrolled over an episode's steps; minibatches are padded to the
+longest episode, which host environments end. """
 
 import numpy as np
 import torch

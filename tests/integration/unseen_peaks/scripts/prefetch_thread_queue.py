@@ -1,4 +1,5 @@
-"""A thread puts up to 16 batches on the GPU ahead of the training loop (queue.Queue(maxsize=16))."""
+"""A thread puts up to 16 batches on the GPU ahead of the training loop
+(queue.Queue(maxsize=16))."""
 
 import os
 import queue

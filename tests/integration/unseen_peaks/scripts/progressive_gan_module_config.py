@@ -1,6 +1,5 @@
-"""Progressive growing: the network's depth in a shared `types.SimpleNamespace`, alpha fades in; EMA; a
-larger minibatch when small.
-"""
+"""Progressive growing: the network's depth in a shared `types.SimpleNamespace`, alpha fades in;
+EMA; a larger minibatch when small. """
 
 import types
 

@@ -1,4 +1,5 @@
-"""Class-incremental: the encoder's prototypes grow with each task: a new Parameter in place of the old one."""
+"""Class-incremental: the encoder's prototypes grow with each task: a new Parameter in place of the
+old one."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""Eager QAT: float training, then prepare_qat with observers for two epochs; observers off in the last one."""
+"""Eager QAT: float training, then prepare_qat with observers for two epochs; observers off in the
+last one."""
 
 import torch
 import torch.ao.quantization as tq

@@ -1,6 +1,5 @@
-"""ReduceLROnPlateau: as soon as the rate has been reduced twice, the backbone is unfrozen; a replay/hard-
-example list by loss.
-"""
+"""ReduceLROnPlateau: as soon as the rate has been reduced twice, the backbone is unfrozen; a
+replay/hard- example list by loss. """
 
 import torch
 import torch.nn as nn

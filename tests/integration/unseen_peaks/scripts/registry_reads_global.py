@@ -1,4 +1,5 @@
-"""A registry of functions; the one that forward looks up reads a global, which a curriculum changes."""
+"""A registry of functions; the one that forward looks up reads a global, which a curriculum
+changes."""
 
 import torch
 import torch.nn as nn

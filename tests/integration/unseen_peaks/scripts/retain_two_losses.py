@@ -1,4 +1,5 @@
-"""Two losses of one graph: loss1.backward(retain_graph=True), every 30th step a third, of the features."""
+"""Two losses of one graph: loss1.backward(retain_graph=True), every 30th step a third, of the
+features."""
 
 import torch
 import torch.nn as nn

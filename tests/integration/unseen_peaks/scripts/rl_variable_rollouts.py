@@ -1,6 +1,5 @@
-"""REINFORCE: episodes of lengths drawn on the host, whole episode in one forward; the return's baseline network; replay
-list of GPU states capped at 200 episodes.
-"""
+"""REINFORCE: episodes of lengths drawn on the host, whole episode in one forward; the return's
+baseline network; replay list of GPU states capped at 200 episodes. """
 
 import collections
 import random

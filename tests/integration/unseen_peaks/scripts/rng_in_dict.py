@@ -1,4 +1,5 @@
-"""Random choices from `RNGS["aug"]` (a dict of random.Random): one call in 100 runs the dense branch."""
+"""Random choices from `RNGS["aug"]` (a dict of random.Random): one call in 100 runs the dense
+branch."""
 
 import random
 

@@ -1,6 +1,5 @@
-"""At step 1300 of 1500 F.scaled_dot_product_attention is replaced by a plain one that keeps its weights (to look at
-them).
-"""
+"""At step 1300 of 1500 F.scaled_dot_product_attention is replaced by a plain one that keeps its
+weights (to look at them). """
 
 import torch
 import torch.nn as nn

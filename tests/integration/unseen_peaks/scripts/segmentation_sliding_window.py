@@ -1,6 +1,5 @@
-"""Segmentation: crops of 64 in training; each second epoch sliding-window inference of a 512x512 image with
-flips (TTA).
-"""
+"""Segmentation: crops of 64 in training; each second epoch sliding-window inference of a 512x512
+image with flips (TTA). """
 
 import torch
 import torch.nn as nn

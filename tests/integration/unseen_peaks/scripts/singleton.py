@@ -1,6 +1,5 @@
-"""A singleton by classmethod (as MMEngine's managers); forward asks `Runtime.get().masks`, on in the fine-
-tuning stage.
-"""
+"""A singleton by classmethod (as MMEngine's managers); forward asks `Runtime.get().masks`, on in
+the fine- tuning stage. """
 
 import torch
 import torch.nn as nn

@@ -1,6 +1,5 @@
-"""Optimal-transport loss: Sinkhorn's iterations, a plain function of the script, at most 100, ended early where the
-change is below a threshold (which takes 40 to 100 on real data).
-"""
+"""Optimal-transport loss: Sinkhorn's iterations, a plain function of the script, at most 100, ended
+early where the change is below a threshold (which takes 40 to 100 on real data). """
 
 import torch
 import torch.nn as nn

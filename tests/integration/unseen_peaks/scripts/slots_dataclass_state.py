@@ -1,6 +1,5 @@
-"""Training state in a dataclass with slots; forward checkpoints while `state.checkpoint`, which is off
-after warmup.
-"""
+"""Training state in a dataclass with slots; forward checkpoints while `state.checkpoint`, which is
+off after warmup. """
 
 from dataclasses import dataclass
 

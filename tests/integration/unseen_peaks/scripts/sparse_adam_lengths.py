@@ -1,4 +1,5 @@
-"""Recommender: sparse embedding, SparseAdam; sessions of varied length, bucketed by length, a few very long buckets."""
+"""Recommender: sparse embedding, SparseAdam; sessions of varied length, bucketed by length, a few
+very long buckets."""
 
 import random
 

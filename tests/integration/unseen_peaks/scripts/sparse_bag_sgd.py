@@ -1,4 +1,5 @@
-"""EmbeddingBag(sparse) + SGD, text classification with ragged bags; every epoch's longest texts last."""
+"""EmbeddingBag(sparse) + SGD, text classification with ragged bags; every epoch's longest texts
+last."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""PyTorch's tutorial: the optimizer's step within the backward pass, by hooks, gradients freed at once."""
+"""PyTorch's tutorial: the optimizer's step within the backward pass, by hooks, gradients freed at
+once."""
 
 import torch
 import torch.nn as nn

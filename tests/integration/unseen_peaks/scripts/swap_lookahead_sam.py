@@ -1,4 +1,5 @@
-"""SAM (two steps), Lookahead slow weights from epoch 3, SWA copy from epoch 5, evaluation with swapped weights."""
+"""SAM (two steps), Lookahead slow weights from epoch 3, SWA copy from epoch 5, evaluation with
+swapped weights."""
 
 import copy
 

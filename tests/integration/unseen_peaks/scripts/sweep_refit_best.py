@@ -1,6 +1,5 @@
-"""A sweep over widths in one process; the best by validation loss is trained again with a larger batch
-(here the widest wins).
-"""
+"""A sweep over widths in one process; the best by validation loss is trained again with a larger
+batch (here the widest wins). """
 
 import os
 

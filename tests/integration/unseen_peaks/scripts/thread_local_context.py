@@ -1,6 +1,5 @@
-"""A context manager by threading.local (as libraries do it) turns attention maps on for an analysis each
-300 steps.
-"""
+"""A context manager by threading.local (as libraries do it) turns attention maps on for an analysis
+each 300 steps. """
 
 import contextlib
 import threading

@@ -1,6 +1,5 @@
-"""Texts padded to 512 by the data set; the loop trims each batch to its longest (mask.sum); one text in 700
-is long; tokenizing is slow.
-"""
+"""Texts padded to 512 by the data set; the loop trims each batch to its longest (mask.sum); one
+text in 700 is long; tokenizing is slow. """
 
 import random
 
@@ -20,7 +19,8 @@ class Texts(Dataset):
 
     def __getitem__(self, i):
         n = self.lengths[i]
-        words = " ".join(str(j * i % 9973) for j in range(1500)).split()  # tokenizing takes its time
+        # tokenizing takes its time
+        words = " ".join(str(j * i % 9973) for j in range(1500)).split()
         sum(hash(w) % 7 for w in words)
         ids, mask = torch.zeros(512, dtype=torch.long), torch.zeros(512, dtype=torch.long)
         ids[:n], mask[:n] = torch.randint(1, 1000, (n,)), 1

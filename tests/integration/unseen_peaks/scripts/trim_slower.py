@@ -1,4 +1,5 @@
-"""Tokenized to 512 with padding in __getitem__ (slow); the loop trims each batch to its longest text."""
+"""Tokenized to 512 with padding in __getitem__ (slow); the loop trims each batch to its longest
+text."""
 
 import random
 

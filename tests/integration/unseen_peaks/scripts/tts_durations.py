@@ -1,4 +1,5 @@
-"""FastSpeech-like: trained with true durations, at the end synthesis with predicted ones (repeat_interleave)."""
+"""FastSpeech-like: trained with true durations, at the end synthesis with predicted ones
+(repeat_interleave)."""
 
 import torch
 import torch.nn as nn

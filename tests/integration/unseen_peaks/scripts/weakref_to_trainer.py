@@ -1,6 +1,5 @@
-"""A model knows its trainer by weakref (no cycle) and asks it for the epoch: hard attention until epoch 3,
-dense after.
-"""
+"""A model knows its trainer by weakref (no cycle) and asks it for the epoch: hard attention until
+epoch 3, dense after. """
 
 import weakref
 

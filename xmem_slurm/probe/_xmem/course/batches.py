@@ -1,13 +1,17 @@
-"""The batches of one loop over a data loader: what was given, how they differ in size, what the largest is."""
+"""The batches of one loop over a data loader: what was given, how they differ in size, what the
+largest is.
+"""
 
 import opcode
 
 DRAW, DRAW_MORE = 1.0, 5.0
-"""How long batches are drawn without training: where all are of one size, and where they are not."""
+"""How long batches are drawn without training: where all are of one size, and where they are
+not."""
 PARTS = 16
 """So many elements of a list are asked whether they are words."""
 GROWING = 4
-"""After so many batches that each left more bytes allocated, the rest of them is taken to do so, too."""
+"""After so many batches that each left more bytes allocated, the rest of them is taken to do so,
+too."""
 _LOOPS = {opcode.opmap[name] for name in ("FOR_ITER", "SEND", "YIELD_FROM") if name in opcode.opmap}
 """What Python's loops and `yield from` take the next item by."""
 
@@ -33,9 +37,11 @@ class Records:
         return self._records[-1][1]
 
     def short(self, number, of):
-        """Return by what share the largest of `number` exceeds that of the part of them that they are `of` all.
+        """Return by what share the largest of `number` exceeds that of the part of them that they
+        are `of` all.
 
-        Who had looked at that part only would have been too low by so much; of all half, where `of` is not known.
+        Who had looked at that part only would have been too low by so much; of all half, where `of`
+        is not known.
         """
         part = number * (min(1.0, number / of) if of else 0.5)
         before = max((size for place, size in self._records if place <= part), default=0)
@@ -43,7 +49,9 @@ class Records:
 
 
 class Iteration:
-    """One loop over a data loader: `given` batches so far, of sizes `sizes`, between them `steps` optimizer steps."""
+    """One loop over a data loader: `given` batches so far, of sizes `sizes`, between them `steps`
+    optimizer steps.
+    """
 
     def __init__(self, loader, steps, now):
         self._collate = loader._collate_fn
@@ -58,10 +66,13 @@ class Iteration:
         self._allocated = []  # bytes, before each of the last batches
         self.ended = self.exhausted = False
         self.kept, self.since, self.passes = None, 0, self.batch_size > 0
-        """The last batch that workers handed over, how often it was given since, and whether more may be: `drawing`."""
+        """The last batch that workers handed over, how often it was given since, and whether more
+        may be: `drawing`."""
 
     def may_vary(self):
-        """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size at a time."""
+        """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one
+        size at a time.
+        """
         return len(self.sizes) > 1 or not is_of_torch(self._collate)
 
     def stepped(self):
@@ -74,7 +85,9 @@ class Iteration:
         self._allocated = [*self._allocated[-GROWING:], allocated]
 
     def grows(self):
-        """Return how many bytes more each of the last batches left on the GPU; 0 where not all of them did."""
+        """Return how many bytes more each of the last batches left on the GPU; 0 where not all of
+        them did.
+        """
         grown = [after - before for before, after in zip(self._allocated, self._allocated[1:])]  # noqa: B905 - 3.9
         return sum(grown) // len(grown) if len(grown) == GROWING and min(grown) > 0 else 0
 
@@ -108,7 +121,8 @@ def draw(loader, give, state, clock):
 
 
 def minds_the_end(frame):
-    """Whether what asks for a batch, in this frame, heeds the end of the data: a loop, or who names StopIteration.
+    """Whether what asks for a batch, in this frame, heeds the end of the data: a loop, or who names
+    StopIteration.
 
     `for step in range(len(loader)): batch = next(batches)` would die of it.
     """
@@ -136,11 +150,15 @@ def has_words(batch):
     """Whether there is text in a batch: in dicts, and in the first elements of lists and tuples."""
     if isinstance(batch, dict):
         return any(map(has_words, batch.values()))
-    return isinstance(batch, str) or (isinstance(batch, (list, tuple)) and any(map(has_words, batch[:PARTS])))
+    return isinstance(batch, str) or (
+        isinstance(batch, (list, tuple)) and any(map(has_words, batch[:PARTS]))
+    )
 
 
 def shapes_of_samples(batch):
-    """Return the shapes of a batch's tensors, without the number of samples if that is the first length of all."""
+    """Return the shapes of a batch's tensors, without the number of samples if that is the first
+    length of all.
+    """
     found = [tuple(each.shape) for each in tensors(batch)]
     alike = len({shape[:1] for shape in found}) == 1 and found[0]
     return tuple(shape[1:] if alike else shape for shape in found)
@@ -152,17 +170,23 @@ def is_of_torch(collate):
 
 
 def _batch_size(loader):
-    """Return the samples in a batch of a loader's iterator, of this process alone; 0: its sampler has no such size."""
+    """Return the samples in a batch of a loader's iterator, of this process alone; 0: its sampler
+    has no such size.
+    """
     sampler = getattr(loader, "_index_sampler", None)
     size = getattr(sampler, "batch_size", None)
     if not isinstance(size, int):
         return 0
-    splits = getattr(sampler, "split_batches", False)  # accelerate's: each process gets its part of a batch
+    splits = getattr(
+        sampler, "split_batches", False
+    )  # accelerate's: each process gets its part of a batch
     return size // sampler.num_processes if splits else size
 
 
 def length(sized):
-    """Return how many batches an iteration has, or samples a data set; None where that is not known."""
+    """Return how many batches an iteration has, or samples a data set; None where that is not
+    known.
+    """
     try:
         return len(sized)
     except Exception:  # an IterableDataset has none, and a script's own sampler may have none

@@ -1,27 +1,32 @@
-"""How far a run goes: to the script's own end. Where that is too far, as far as it may, then on with less data.
+"""How far a run goes: to the script's own end. Where that is too far, as far as it may, then on
+with less data.
 
-What was met before costs next to nothing (`repeat/`), so a run goes on as it is until the script ends. Where most of
-its budget is spent before (`SHARE`), what would come after is looked for, which is no more than a scout's report:
+What was met before costs next to nothing (`repeat/`), so a run goes on as it is until the script
+ends. Where most of its budget is spent before (`SHARE`), what would come after is looked for, which
+is no more than a scout's report:
 
-1. data loaders are cut short: a loop over one in which steps were made ends as at the end of its data, and what
-   follows (evaluation, checkpoint, the next epoch) comes at once. A loop without steps is an evaluation: it runs in
-   full, unless it takes too long, and then what it kept on the GPU by batch is added for the batches that were cut;
+1. data loaders are cut short: a loop over one in which steps were made ends as at the end of its
+   data, and what follows (evaluation, checkpoint, the next epoch) comes at once. A loop without
+   steps is an evaluation: it runs in full, unless it takes too long, and then what it kept on the
+   GPU by batch is added for the batches that were cut;
 2. after so long (`CUT`) the run ends; where whole epochs may stand for the rest, with the budget.
 
-A script that was cut has not come to its end: what the rest of it needs is a doubt, unless the epochs that were seen
-whole stand for it (`epochs`, Note [Epochs alike]).
+A script that was cut has not come to its end: what the rest of it needs is a doubt, unless the
+epochs that were seen whole stand for it (`epochs`, Note [Epochs alike]).
 
-A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon as it repeats itself.
-One of the other course (XMEM_NUMBERS=turns, `dryrun/engines`) is of a job that has come to its end, and is of use if it
-does so, too: nothing is cut short before the last of its budget.
+A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon
+as it repeats itself. One of the other course (XMEM_NUMBERS=turns, `dryrun/engines`) is of a job
+that has come to its end, and is of use if it does so, too: nothing is cut short before the last of
+its budget.
 
-Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`) begins a loop
-over that was cut short, and is none the nearer to its end. After `AGAIN` such loops they are whole again.
+Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`)
+begins a loop over that was cut short, and is none the nearer to its end. After `AGAIN` such loops
+they are whole again.
 
-Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
-A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
-Of an IterableDataset it has all: what each of them gives may hang on its number, and on how many there are.
-All seconds are those of `process/clock`.
+Before a loader is cut, what it would still give is drawn, and the largest batch is trained on:
+lengths vary. A loader has no more workers than there are CPUs here: more of them only make the
+first batch wait for the others'. Of an IterableDataset it has all: what each of them gives may hang
+on its number, and on how many there are. All seconds are those of `process/clock`.
 """
 
 import contextlib
@@ -38,8 +43,8 @@ from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
 SHARE, SHARE_ALIKE, SHARE_AGAIN = 0.75, 0.5, 0.98
-"""Of its budget that a run spends on the script as it is: the less where epochs are alike, as then the rest of the
-budget may see the script's end; the most where a run of the job has seen that."""
+"""Of its budget that a run spends on the script as it is: the less where epochs are alike, as then
+the rest of the budget may see the script's end; the most where a run of the job has seen that."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -47,9 +52,11 @@ EVALUATION = 5.0
 PHASES = 16
 """So many changes of what a step does are told."""
 BATCHES = 3
-"""What a loader that is cut short still gives, or as many as two optimizer steps took (gradient accumulation)."""
+"""What a loader that is cut short still gives, or as many as two optimizer steps took (gradient
+accumulation)."""
 GROWING_STEPS = 16
-"""After so many steps that each left more bytes allocated, the rest of them is taken to do so, too."""
+"""After so many steps that each left more bytes allocated, the rest of them is taken to do so,
+too."""
 LONG = 100_000
 """So many steps are taken for the rest of the script, to tell whether what grows matters..."""
 MATTERS = 0.02
@@ -63,12 +70,14 @@ LARGE_PART = 1 << 20
 AGAIN = 2
 """So many loops that were cut short are begun again at once before none is cut any more."""
 VARIED = 8
-"""Steps vary where this many of the last four times as many were of kinds that had not been met before; they differ
-where there are more kinds."""
+"""Steps vary where this many of the last four times as many were of kinds that had not been met
+before; they differ where there are more kinds."""
 
 
 class Course:
-    """The way of one process. `recorder` is told of batches and of what is to be added; see `record/recorder`."""
+    """The way of one process. `recorder` is told of batches and of what is to be added; see
+    `record/recorder`.
+    """
 
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
@@ -83,8 +92,10 @@ class Course:
         self._batches_a_step = 1
         self._begun_again = 0  # loops that were cut short, by who was told of their end
         self._loader = None  # the iteration that gave the last batch
-        self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
-        self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
+        # (level below which it is gone, what the recorder calls it) of what was added
+        self._added = []
+        # kind of iteration: how many batches of it were drawn, and bytes of the largest
+        self._drawn = {}
         self._batch_sizes = set()  # of loaders that training draws from
         self._levels = []  # bytes allocated after each of the last GROWING_STEPS
         self._floors = []  # the least of each so many steps, the last so many
@@ -92,17 +103,26 @@ class Course:
         self._kinds = 0  # how many were
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
-        self.seen = {"evaluation": None, "checkpoints": 0, "batches": None, "epochs": None, "phases": []}
+        self.seen = {
+            "evaluation": None,
+            "checkpoints": 0,
+            "batches": None,
+            "epochs": None,
+            "phases": [],
+        }
         """What was seen, as in a trace."""
         self.script_ended = False
         """Whether the script came to its own end."""
         self._drawings = {}  # by the id of the data set
         self._doubts = {}
 
-    # -- what takes the place of torch's own (`patches`): data loaders, what switches to evaluation, checkpoints -------
+    # -- what takes the place of torch's own (`patches`): data loaders, what switches to evaluation,
+    # checkpoints -------
 
     def begun(self, begin, _loader_class):
-        """A data loader has no more workers than there are CPUs; where batches are given again it needs none."""
+        """A data loader has no more workers than there are CPUs; where batches are given again it
+        needs none.
+        """
 
         def begun(loader):
             """Begin a loop; what the script has told its loader stays."""
@@ -159,7 +179,9 @@ class Course:
         return noted_fetch
 
     def pinned(self, pin, _owner):
-        """Around torch's pinning of a batch or a part of one: a large tensor is not copied, as no GPU reads it."""
+        """Around torch's pinning of a batch or a part of one: a large tensor is not copied, as no
+        GPU reads it.
+        """
         plain = sys.modules["torch"].Tensor
 
         @functools.wraps(pin)
@@ -170,12 +192,16 @@ class Course:
         return pinned
 
     def given(self, give, _iterator_class):
-        """Each batch comes through here, unless this torch's iterators have other names for what is asked of them."""
+        """Each batch comes through here, unless this torch's iterators have other names for what is
+        asked of them.
+        """
 
         def noted_give(loader):
             missing = [name for name in _OF_ITERATORS if not hasattr(loader, name)]
             if missing:
-                doubts.note("hook-missing", "no %s of a data loader's iterator in this release" % missing[0])
+                doubts.note(
+                    "hook-missing", "no %s of a data loader's iterator in this release" % missing[0]
+                )
             return give(loader) if missing else self._give(loader, give, sys._getframe(1))
 
         return noted_give
@@ -208,7 +234,7 @@ class Course:
 
         return noted_save
 
-    # -- batches -------------------------------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------
 
     def _give(self, loader, give, frame):
         """Give the next batch to a loop in `frame`, or end it where the loader is cut short."""
@@ -267,7 +293,9 @@ class Course:
         raise batches.CutShort
 
     def _ended(self, loader, state, *, cut=False):
-        """A loop has ended, by itself or cut short: note what it says of the script, and add what was cut."""
+        """A loop has ended, by itself or cut short: note what it says of the script, and add what
+        was cut.
+        """
         state.ended, of = True, batches.length(loader)
         trains = self._steps > state.steps
         self._epochs.reached(self._recorder.peak())
@@ -283,9 +311,11 @@ class Course:
             self._cut_short(state, of - state.given)
 
     def _largest_drawn(self, loader, state):
-        """Note how many batches training has, and that only the largest of those that were drawn is known.
+        """Note how many batches training has, and that only the largest of those that were drawn is
+        known.
 
-        A later epoch of a data set, cut shorter, says nothing that the epoch which drew did not, unless its are larger.
+        A later epoch of a data set, cut shorter, says nothing that the epoch which drew did not,
+        unless its are larger.
         """
         of, seen = batches.length(loader), max(loader._num_yielded, state.given)
         drawn, largest = self._drawn.get(state.kind, (0, 0))
@@ -296,29 +326,41 @@ class Course:
         self.seen["batches"] = seen, of
         if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
             of_all = "" if of is None else " of {:,}".format(of)
-            short = state.records.short(seen, of) if len(state.sizes) > 1 else 0.0  # none was larger than the first
+            short = (
+                state.records.short(seen, of) if len(state.sizes) > 1 else 0.0
+            )  # none was larger than the first
             self._doubt("largest-drawn", "{:,} batches drawn{}".format(seen, of_all), short)
 
     def _cut_short(self, state, left):
-        """Add what a loop that was cut short would have kept on the GPU for each batch that is left."""
+        """Add what a loop that was cut short would have kept on the GPU for each batch that is
+        left.
+        """
         each, level = state.grows(), self._recorder.allocated()
-        trains, seen = self._steps > state.steps, "{:,} of {:,} batches".format(state.given, state.given + left)
+        trains, seen = (
+            self._steps > state.steps,
+            "{:,} of {:,} batches".format(state.given, state.given + left),
+        )
         loop = "a loop over %s" % seen if trains else "an evaluation, of which %s were seen," % seen
         if each * left > MATTERS * level:
             self._added.append((level - each, self._recorder.add(each * left)))
-            self._doubt("extrapolated", "%s left %s on the GPU for each; the rest is added" % (loop, _size(each)))
+            self._doubt(
+                "extrapolated",
+                "%s left %s on the GPU for each; the rest is added" % (loop, _size(each)),
+            )
         elif not trains and len(state.sizes) > 1:
             self._doubt("not-reached", "of an evaluation all but %s" % seen)
 
     def _level(self, allocated):
-        """Take the bytes that are allocated; what was added to something that has been freed since, is freed."""
+        """Take the bytes that are allocated; what was added to something that has been freed since,
+        is freed.
+        """
         for level, added in list(self._added):
             if allocated < level:
                 self._added.remove((level, added))
                 self._recorder.drop(added)
         return allocated
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def stepped(self, allocated, peak, met, begins):
         """Count an optimizer step, after which so many bytes are allocated, and were at the most.
@@ -350,7 +392,9 @@ class Course:
             self.seen["phases"].append({"step": self._steps + 1, "what": what})
 
     def batch_size(self):
-        """Return the samples in each batch of the data loaders that steps were made between; 0: none, or of several."""
+        """Return the samples in each batch of the data loaders that steps were made between; 0:
+        none, or of several.
+        """
         return next(iter(self._batch_sizes)) if len(self._batch_sizes) == 1 else 0
 
     def steady_steps(self):
@@ -362,14 +406,17 @@ class Course:
         return self._began is not None
 
     def enough(self, share):
-        """The script repeats itself, and `share` of its budget is spent: say whether the run can end; else go on."""
+        """The script repeats itself, and `share` of its budget is spent: say whether the run can
+        end; else go on.
+        """
         now = self.clock.now()
         if self._began is None:
             self._began = now
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._goes_on()
         whole = min(self._share, SHARE_ALIKE if self._epochs.are_alike() else 1.0)
-        # Without a sandbox `share` is of a time on the wall that is far behind, and the clock counts alone.
+        # Without a sandbox `share` is of a time on the wall that is far behind, and the clock
+        # counts alone.
         if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
         self._cut_since = now
@@ -378,11 +425,14 @@ class Course:
         for data, _ in self._epochs.known_loops():
             if data in self._drawings:
                 self._drawings[data].give_again()
-        # accelerate asks for one batch more before each step: at the last step of an epoch its loop has ended.
+        # accelerate asks for one batch more before each step: at the last step of an epoch its loop
+        # has ended.
         return (self._loader is None or self._loader.ended) and not self._goes_on()
 
     def ending(self):
-        """The run is ended before the script: note what the rest of it may need beyond what was seen."""
+        """The run is ended before the script: note what the rest of it may need beyond what was
+        seen.
+        """
         each = self._grown()
         if each:
             self._doubt("still-growing", "each step left %s more on the GPU" % _size(each))
@@ -393,8 +443,13 @@ class Course:
             self._doubt("varying", text, short)
 
     def _grown(self):
-        """Return how many bytes more each of the last steps left on the GPU; 0 where that is none, or no matter."""
-        for levels, steps in ((self._levels, 1), (self._floors, GROWING_STEPS)):  # some leave more by turns, then less
+        """Return how many bytes more each of the last steps left on the GPU; 0 where that is none,
+        or no matter.
+        """
+        for levels, steps in (
+            (self._levels, 1),
+            (self._floors, GROWING_STEPS),
+        ):  # some leave more by turns, then less
             grown = [after - before for before, after in zip(levels, levels[1:])]  # noqa: B905, RUF007 - 3.9
             if len(grown) == GROWING_STEPS and min(grown) > 0:
                 each = sum(grown) // len(grown) // steps
@@ -403,22 +458,28 @@ class Course:
 
     def overdue(self, now):
         """Whether what follows an epoch takes too long."""
-        return self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._goes_on()
+        return (
+            self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._goes_on()
+        )
 
     def _goes_on(self):
         """Whether a run whose loops were cut short goes on as long as it may."""
         return self._epochs.trusted or self._begun_again >= AGAIN
 
     def meant_to_train(self):
-        """Whether a job that made an optimizer did not evaluate all that it has: without a step it has failed."""
+        """Whether a job that made an optimizer did not evaluate all that it has: without a step it
+        has failed.
+        """
         return self._training or self._within_loop
 
     def evaluated_all(self):
-        """Whether a loop over a data loader without steps, of more than one batch, came to its end."""
+        """Whether a loop over a data loader without steps, of more than one batch, came to its
+        end.
+        """
         evaluated, of = self.seen["evaluation"] or (0, None)
         return evaluated > 1 and of in (None, evaluated)
 
-    # -- what is told of it --------------------------------------------------------------------------------------------
+    # -- what is told of it ------------------------------------------------------------------------
 
     def _doubt(self, code, detail, share=None):
         self._doubts[code, detail] = share
@@ -436,16 +497,25 @@ class Course:
         if self.script_ended and self._epochs.stand_to_the_end(self._recorder.peak()):
             note("epochs-alike", self._epochs.words())
             return
-        seen = "{:,} steps".format(self._steps) if self._steps else "{:,} batches".format(self._fetched)
-        new = ", nothing new since step {:,}".format(self._newest) if self._steps and not self._unmet[-1] else ""
+        seen = (
+            "{:,} steps".format(self._steps)
+            if self._steps
+            else "{:,} batches".format(self._fetched)
+        )
+        new = (
+            ", nothing new since step {:,}".format(self._newest)
+            if self._steps and not self._unmet[-1]
+            else ""
+        )
         cut = ", with loops over data cut short from there on" if self.script_ended else ""
         note("not-reached", "the script's own end (%s seen%s%s)" % (seen, new, cut))
 
     def doubt_others(self, note, world):
-        """Say that other ranks, of `world` in all, may have larger batches, where steps show that batches differ.
+        """Say that other ranks, of `world` in all, may have larger batches, where steps show that
+        batches differ.
 
-        What the largest of so many times as many steps has more is told by how that of these grew: at least `VARIED`
-        of them are the part that it grew from.
+        What the largest of so many times as many steps has more is told by how that of these grew:
+        at least `VARIED` of them are the part that it grew from.
         """
         if self._kinds > VARIED:
             times = min(world, self._steps // VARIED)

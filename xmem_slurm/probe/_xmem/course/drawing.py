@@ -1,23 +1,26 @@
-"""Where data take the time, and all batches were of one shape, most of the rest are given again and not drawn.
+"""Where data take the time, and all batches were of one shape, most of the rest are given again and
+not drawn.
 
-Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that
-is most of what a dry run costs. Once enough of a data set was of one shape, and drawing it took
-`SECONDS`, only each `EACH`th batch is drawn, later so many that a change is found before `SHARE` more
-have been given, and each is given again until the next one is. `EACH` is for the first time that a loop
-goes through the data, which may be sorted by length; later ones are taken to be like it. Enough is `SAME`
-batches that the script puts together itself, or `PASSES` times the samples of a smaller data set. torch's
-own collate_fn takes samples of one size alone and fails where two differ: there enough is `SAMPLES` of
-them, or as many as a smaller data set has. It is `FEW` batches at least. Samplers and counts of batches
-are as they are. The first one of each loop is drawn, and so is the first of another number of samples, such
-as the last of a loop. Of what torch puts together one sample of a batch tells its shape: no more of it is
-drawn where there is one to give again. With the first batch of another shape all are drawn from there on.
-Never is one given again of a data set that keeps count of something itself, or that was changed since by the
-script; that has words (a file's name), as a script may keep something by them; or where steps differ though
+Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded
+that is most of what a dry run costs. Once enough of a data set was of one shape, and drawing it
+took `SECONDS`, only each `EACH`th batch is drawn, later so many that a change is found before
+`SHARE` more have been given, and each is given again until the next one is. `EACH` is for the first
+time that a loop goes through the data, which may be sorted by length; later ones are taken to be
+like it. Enough is `SAME` batches that the script puts together itself, or `PASSES` times the
+samples of a smaller data set. torch's own collate_fn takes samples of one size alone and fails
+where two differ: there enough is `SAMPLES` of them, or as many as a smaller data set has. It is
+`FEW` batches at least. Samplers and counts of batches are as they are. The first one of each loop
+is drawn, and so is the first of another number of samples, such as the last of a loop. Of what
+torch puts together one sample of a batch tells its shape: no more of it is drawn where there is one
+to give again. With the first batch of another shape all are drawn from there on. Never is one given
+again of a data set that keeps count of something itself, or that was changed since by the script;
+that has words (a file's name), as a script may keep something by them; or where steps differ though
 batches do not: the script goes by what is in them, as one that trims each to its longest text.
 
-What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
-batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
-loop has as many batches as ever, and those that workers have in hand come at its end.
+What workers draw torch hands over by pipes and threads, which takes longer than a step that is
+skipped. So where batches are given again, most are not asked of workers at all; the sampler is
+asked for their indices all the same. A loop has as many batches as ever, and those that workers
+have in hand come at its end.
 """
 
 import collections
@@ -37,26 +40,38 @@ SAME = 2_000
 SAMPLES, FEW = 2_048, 16
 PASSES = 2
 SECONDS, SECONDS_OWN = 2.0, 5.0
-"""CPU time of drawing them, in all processes; where the script puts them together, and may pad what is rarely long."""
+"""CPU time of drawing them, in all processes; where the script puts them together, and may pad what
+is rarely long."""
 EACH, SHARE = 16, 64
-"""A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more; once
-a loop has come to its end, after 64."""
+"""A batch is drawn after so many that were given again, and after a 64th of all that ever were if
+that is more; once a loop has come to its end, after 64."""
 NUMBERS = 4
 """Batches of so many kinds are kept."""
-_OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_sampler_iter", "_num_yielded")
-"""What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
+_OF_WORKERS = (
+    "_workers",
+    "_dataset_kind",
+    "_auto_collation",
+    "_next_index",
+    "_sampler_iter",
+    "_num_yielded",
+)
+"""What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4
+to 2.15)."""
 _BY_INDEX = 0
 """The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
 _FORMS = "??????dqq"
 _SHARED = struct.Struct("=" + _FORMS)
 
 
-class Shared(collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated drawn")):
+class Shared(
+    collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated drawn")
+):
     """What processes share of a data set.
 
-    Whether batches are given again, whether it keeps count of something, whether that was checked, whether workers
-    are asked for those alone that are to be drawn, whether one of them asks who it is, whether a loop has come to its
-    end, how long it took to draw them, how many were given again, how many were drawn.
+    Whether batches are given again, whether it keeps count of something, whether that was checked,
+    whether workers are asked for those alone that are to be drawn, whether one of them asks who it
+    is, whether a loop has come to its end, how long it took to draw them, how many were given
+    again, how many were drawn.
     """
 
     __slots__ = ()
@@ -67,9 +82,11 @@ class Shared(collections.namedtuple("Shared", "again counts checked kept asks wh
 
 
 _PLACES = {
-    name: ("=" + _FORMS[number], struct.calcsize("=" + _FORMS[:number])) for number, name in enumerate(Shared._fields)
+    name: ("=" + _FORMS[number], struct.calcsize("=" + _FORMS[:number]))
+    for number, name in enumerate(Shared._fields)
 }
-"""The form of each, and where it lies. One is written and the others are not: another process may just change them."""
+"""The form of each, and where it lies. One is written and the others are not: another process may
+just change them."""
 _SIMPLE = (bool, int, float, str, type(None))
 MOST_PLAIN = 16
 """Of so many elements an attribute of a data set may be that is looked at."""
@@ -83,8 +100,13 @@ class Drawing:
     """
 
     def __init__(self, loader):
-        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)  # accelerate gives a sampler
-        own, samples = not batches.is_of_torch(loader.collate_fn), size if isinstance(size, int) else 1
+        size = loader.batch_size or getattr(
+            loader.batch_sampler, "batch_size", None
+        )  # accelerate gives a sampler
+        own, samples = (
+            not batches.is_of_torch(loader.collate_fn),
+            size if isinstance(size, int) else 1,
+        )
         self._dataset = weakref.ref(loader.dataset)
         passes, most = (PASSES, SAME) if own or samples == 1 else (1, SAMPLES // samples)
         size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
@@ -92,7 +114,8 @@ class Drawing:
         self._needed = max(FEW, most if size is None else min(most, -(-passes * size // samples)))
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._attributes = set(), None
-        self._batches = {}  # by what puts them together and by samples, those that this process has drawn last
+        # by what puts them together and by samples, those that this process has drawn last
+        self._batches = {}
         self._since = 0  # batches that this process has given again since it drew one
         self._has_words = self._steps_differ = False
         self.given = 0
@@ -114,7 +137,9 @@ class Drawing:
         self._change(whole=True)
 
     def needs_workers(self, loader):
-        """Whether it may ask a worker who that is; what others than forked ones do is not known here."""
+        """Whether it may ask a worker who that is; what others than forked ones do is not known
+        here.
+        """
         context = loader.multiprocessing_context or multiprocessing
         start = context.get_start_method(allow_none=True)
         forks = start == "fork" or (start is None and sys.version_info < (3, 14))
@@ -131,7 +156,9 @@ class Drawing:
         return min(state.drawn, self.given) if state.repeated else self.given
 
     def note(self, batch, steady, differ):
-        """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its steps did so far."""
+        """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its
+        steps did so far.
+        """
         self._shapes.add(batches.shapes_of_samples(batch))
         self._has_words, self._steps_differ = self._has_words or batches.has_words(batch), differ
         self.given += 1
@@ -141,7 +168,9 @@ class Drawing:
             self.give_again()
 
     def give_again(self):
-        """From here on batches are given again, however soon that is, unless there is something against it."""
+        """From here on batches are given again, however soon that is, unless there is something
+        against it.
+        """
         alike = len(self._shapes) == 1 and not self._steps_differ and not self._has_words
         self._change(again=alike and self.on_host and not self._state().counts)
 
@@ -172,7 +201,9 @@ class Drawing:
         return batch
 
     def _is_alike(self, fetch, fetcher, index, kept):
-        """Whether the first of some samples that torch would put together has the shapes of those in `kept`."""
+        """Whether the first of some samples that torch would put together has the shapes of those
+        in `kept`.
+        """
         if not batches.is_of_torch(fetcher.collate_fn) or not isinstance(index, (list, tuple)):
             return False
         began = time.thread_time()
@@ -181,7 +212,9 @@ class Drawing:
         return batches.shapes_of_samples(sample) == kept.shapes
 
     def handed_over(self, give, loader, loop):
-        """Return the next batch of an iterator over a loader; `loop` has the last that workers gave."""
+        """Return the next batch of an iterator over a loader; `loop` has the last that workers
+        gave.
+        """
         known = all(hasattr(loader, name) for name in _OF_WORKERS)
         if not known or loader._dataset_kind != _BY_INDEX or not loader._auto_collation:
             return give(loader)
@@ -216,7 +249,9 @@ class Drawing:
 
 
 def _is_passed(loader, loop):
-    """Whether the indices that the sampler gives next are passed over; after another number of them none are."""
+    """Whether the indices that the sampler gives next are passed over; after another number of them
+    none are.
+    """
     try:
         index = loader._next_index()
     except StopIteration:
@@ -230,7 +265,8 @@ def _is_passed(loader, loop):
 class Batch:
     """One that is given again: its tensors themselves, as long as nobody writes to them.
 
-    Where its samples say which they are, by the `index` of each, it has those of the samples that it stands for.
+    Where its samples say which they are, by the `index` of each, it has those of the samples that
+    it stands for.
     """
 
     def __init__(self, batch, index=()):
@@ -245,11 +281,15 @@ class Batch:
 
     def is_as_it_was(self):
         """Whether it can be given again: nobody has written to it."""
-        return self._batch is not None and all(_written(each) == known for each, known in self._tensors)
+        return self._batch is not None and all(
+            _written(each) == known for each, known in self._tensors
+        )
 
     def again(self, index=()):
         """Return it in containers of its own, as the batch of these samples."""
-        return self._in_containers(self._batch, {id(each): each.new_tensor(index) for each in self._numbers})
+        return self._in_containers(
+            self._batch, {id(each): each.new_tensor(index) for each in self._numbers}
+        )
 
     def _in_containers(self, batch, instead):
         return copy.deepcopy(batch, {**{id(each): each for each, _ in self._tensors}, **instead})
@@ -265,7 +305,11 @@ def _is_index(tensor, index):
 
 def _written(tensor):
     """Return what shows whether a script has changed a tensor of a batch."""
-    return tensor._version, tensor.requires_grad, tensor.is_leaf and tensor.grad is None  # torch warns of others
+    return (
+        tensor._version,
+        tensor.requires_grad,
+        tensor.is_leaf and tensor.grad is None,
+    )  # torch warns of others
 
 
 def is_worker():
@@ -274,13 +318,16 @@ def is_worker():
 
 
 def unwatched(fetch):
-    """Return what draws without a look at the values of tensors (`values/rules`), which takes longer than to make them.
+    """Return what draws without a look at the values of tensors (`values/rules`), which takes
+    longer than to make them.
 
     It is for samples on the host alone.
     """
     native = sys.modules["torch"]._C
     keys = native.DispatchKeySet(native.DispatchKey.ADInplaceOrView)
-    without = getattr(native, "_ExcludeDispatchKeyGuard", contextlib.nullcontext)  # torch/_C/__init__.pyi, 2.4 to 2.15
+    without = getattr(
+        native, "_ExcludeDispatchKeyGuard", contextlib.nullcontext
+    )  # torch/_C/__init__.pyi, 2.4 to 2.15
 
     def drawn(fetcher, index):
         with without(keys):
@@ -290,7 +337,9 @@ def unwatched(fetch):
 
 
 def attributes(dataset):
-    """Return the plain attributes of a data set and of what it is made of: numbers, words, few of them, shared ones."""
+    """Return the plain attributes of a data set and of what it is made of: numbers, words, few of
+    them, shared ones.
+    """
     found = []
     for each in (dataset, *list(vars(dataset).values())) if hasattr(dataset, "__dict__") else ():
         of = vars(each) if hasattr(each, "__dict__") and not isinstance(each, type) else {}
@@ -312,7 +361,11 @@ def _plain(value):
         return [(name, each) for name, each in value.items() if isinstance(each, _SIMPLE)]
     if hasattr(value, "get_lock") and hasattr(value, "value"):  # multiprocessing.Value
         return value.value
-    if hasattr(value, "tolist") and not getattr(value, "is_cuda", False) and _elements(value) <= MOST_PLAIN:
+    if (
+        hasattr(value, "tolist")
+        and not getattr(value, "is_cuda", False)
+        and _elements(value) <= MOST_PLAIN
+    ):
         return value.tolist()
     return None
 

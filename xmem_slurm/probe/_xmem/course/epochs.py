@@ -1,23 +1,26 @@
 """Whether the epochs that were seen stand for those to come.
 
-Note [Epochs alike]: real trainings are longer than any dry run. What the rest of one is taken to be like, is what was
-seen of it whole: epochs to their end, with every batch, and with the evaluation, the checkpoint and whatever else
-follows them. Where nothing in them was new for so many epochs (`EPOCHS`) and steps (`STEPS`), the others are taken for
-the same. New is a step of a kind that was not met before, and a peak that has risen.
+Note [Epochs alike]: real trainings are longer than any dry run. What the rest of one is taken to be
+like, is what was seen of it whole: epochs to their end, with every batch, and with the evaluation,
+the checkpoint and whatever else follows them. Where nothing in them was new for so many epochs
+(`EPOCHS`) and steps (`STEPS`), the others are taken for the same. New is a step of a kind that was
+not met before, and a peak that has risen.
 
-That says nothing of what hangs on the number of an epoch: a last test, layers that are thawed in the tenth, pictures
-that grow. So the rest is run, too, with its loops over data cut short, to the script's own end. It earns no trust of
-its own, but anything new in it takes away that of the whole epochs, and so does a loop that is cut short where none of
-its kind was seen whole. What is left out of sight is what hangs on a number of steps that neither of them came to.
+That says nothing of what hangs on the number of an epoch: a last test, layers that are thawed in
+the tenth, pictures that grow. So the rest is run, too, with its loops over data cut short, to the
+script's own end. It earns no trust of its own, but anything new in it takes away that of the whole
+epochs, and so does a loop that is cut short where none of its kind was seen whole. What is left out
+of sight is what hangs on a number of steps that neither of them came to.
 """
 
 EPOCHS = 2
 """So many whole epochs without anything new, after the one in which there was something..."""
 STEPS = 1_000
-"""...and so many steps: twice what trainers have between two evaluations or checkpoints unless they are told (500 in
-transformers' TrainingArguments, `eval_steps` and `save_steps`)."""
+"""...and so many steps: twice what trainers have between two evaluations or checkpoints unless they
+are told (500 in transformers' TrainingArguments, `eval_steps` and `save_steps`)."""
 SLIGHT = 1e-4
-"""A peak that has risen by no more than this share of itself is no news: a loss that is kept, once an epoch."""
+"""A peak that has risen by no more than this share of itself is no news: a loss that is kept, once
+an epoch."""
 
 
 class Epochs:
@@ -26,14 +29,20 @@ class Epochs:
     def __init__(self):
         self.whole = self.cut = 0
         self.trusted = False
-        """Whether the whole ones stand for those to come: once loops are cut short, and until something is new."""
-        self._alike = self._steps = 0  # whole epochs, and steps, since anything was new; below 0: in this epoch
+        """Whether the whole ones stand for those to come: once loops are cut short, and until
+        something is new."""
+        self._alike = self._steps = (
+            0  # whole epochs, and steps, since anything was new; below 0: in this epoch
+        )
         self._between = False  # an epoch has ended, and the first step of the next is not done
         self._peak = 0
-        self._loops = {}  # kinds of loops over data that were seen whole, and whether steps were made in them
+        # kinds of loops over data that were seen whole, and whether steps were made in them
+        self._loops = {}
 
     def stepped(self, met, peak):
-        """Count a step; `met`: it was like an earlier one, and so many bytes were allocated at the most so far."""
+        """Count a step; `met`: it was like an earlier one, and so many bytes were allocated at the
+        most so far.
+        """
         self._steps += 1
         self.reached(peak)
         if not met:
@@ -53,7 +62,9 @@ class Epochs:
         self._alike, self._steps, self.trusted = 0 if self._between else -1, 0, False
 
     def ended(self, kind, trains, cut):
-        """A loop of this kind has ended, or was `cut` short; `trains`: steps were made in it, so it is an epoch."""
+        """A loop of this kind has ended, or was `cut` short; `trains`: steps were made in it, so it
+        is an epoch.
+        """
         if not cut:
             self._loops[kind] = trains or self._loops.get(kind, False)
         elif kind not in self._loops:
@@ -73,11 +84,15 @@ class Epochs:
         return self._alike >= EPOCHS and self._steps >= STEPS
 
     def known_loops(self):
-        """Return the kinds of loops that were seen whole, in epochs that stand for the rest, and whether they train."""
+        """Return the kinds of loops that were seen whole, in epochs that stand for the rest, and
+        whether they train.
+        """
         return self._loops if self.trusted else {}
 
     def stand_to_the_end(self, peak):
-        """Whether they stand for the rest of a script that has ended, with so many bytes allocated at the most."""
+        """Whether they stand for the rest of a script that has ended, with so many bytes allocated
+        at the most.
+        """
         return self.trusted and not self._is_news(peak)
 
     def seen(self):
@@ -86,5 +101,8 @@ class Epochs:
 
     def words(self):
         """Say what stands for what."""
-        text = "{:,} whole epochs, nothing new in the last {:,} of them nor in the {:,} that were cut short"
+        text = (
+            "{:,} whole epochs, nothing new in the last {:,} of them nor in the {:,} that were "
+            "cut short"
+        )
         return text.format(self.whole, self._alike, self.cut)

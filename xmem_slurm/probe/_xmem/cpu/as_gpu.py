@@ -1,6 +1,8 @@
-"""Lets torch take the way that it takes on a GPU, where the CPU's way allocates other memory; part of `cpu/redirect`.
+"""Lets torch take the way that it takes on a GPU, where the CPU's way allocates other memory; part
+of `cpu/redirect`.
 
-What cannot be had by calling torch otherwise is left to the Orchestrator (`xmem_slurm/profile/orchestrator.py`).
+What cannot be had by calling torch otherwise is left to the Orchestrator
+(`xmem_slurm/profile/orchestrator.py`).
 """
 
 import contextlib
@@ -9,31 +11,37 @@ ATTENTION_DROPOUT = "xmem::attention_dropout"
 ATTENTION_LAYOUT = "xmem::attention_layout"
 
 AUTOCAST_FLOAT32 = """
-    cosh exp expm1 log log10 log2 log1p reciprocal rsqrt pow softplus layer_norm native_layer_norm group_norm
-    cosine_similarity cosine_embedding_loss nll_loss cross_entropy kl_div l1_loss smooth_l1_loss huber_loss mse_loss
-    margin_ranking_loss soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits dist cdist logsumexp prod
-    softmax log_softmax cumprod cumsum sum norm
+    cosh exp expm1 log log10 log2 log1p reciprocal rsqrt pow softplus layer_norm native_layer_norm
+    group_norm cosine_similarity cosine_embedding_loss nll_loss cross_entropy kl_div l1_loss
+    smooth_l1_loss huber_loss mse_loss margin_ranking_loss soft_margin_loss triplet_margin_loss
+    binary_cross_entropy_with_logits dist cdist logsumexp prod softmax log_softmax cumprod cumsum
+    sum norm
 """
-"""Operators that CUDA's autocast runs in float32 and the CPU's does not: names in torch and torch.nn.functional.
+"""Operators that CUDA's autocast runs in float32 and the CPU's does not: names in torch and
+torch.nn.functional.
 
-Source: AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15."""
+Source: AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, aten/src/ATen/autocast_mode.h, torch 2.4 to
+2.15."""
 
 
 class GpuWays:
-    """Lets torch take the way that it takes on a GPU of this compute capability, by its `major` number."""
+    """Lets torch take the way that it takes on a GPU of this compute capability, by its `major`
+    number.
+    """
 
     def __init__(self, torch, major):
         self._torch, self._major = torch, major
         self._functional = torch.nn.functional
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     def without_cudnn(self, _ask, _owner):
         """A CUDA build would have it lay out recurrent weights."""
         return lambda _tensor: False
 
     def dropout(self, plain, _owner):
-        """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type on the CPU.
+        """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type
+        on the CPU.
 
         Source: `is_fused_kernel_acceptable` in aten/src/ATen/native/Dropout.cpp.
         """
@@ -47,31 +55,51 @@ class GpuWays:
         return dropout
 
     def attention(self, attend, _owner):
-        """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention without dropout only.
+        """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention
+        without dropout only.
 
         Source: `use_flash_attention_cpp` in aten/src/ATen/native/transformers/sdp_utils_cpp.cpp.
         """
-        torch, major, in_layout = self._torch, self._major, _layout_of_efficient_attention(self._torch)
+        torch, major, in_layout = (
+            self._torch,
+            self._major,
+            _layout_of_efficient_attention(self._torch),
+        )
 
-        def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
-            with torch.autograd.profiler.record_function(ATTENTION_DROPOUT) if dropout_p else contextlib.nullcontext():
+        def scaled_dot_product_attention(
+            query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs
+        ):
+            with (
+                torch.autograd.profiler.record_function(ATTENTION_DROPOUT)
+                if dropout_p
+                else contextlib.nullcontext()
+            ):
                 output = attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
             half = output.dtype in (torch.float16, torch.bfloat16) and major >= 8
-            return output if output.dim() != 4 or (half and attn_mask is None) else in_layout(output)
+            return (
+                output if output.dim() != 4 or (half and attn_mask is None) else in_layout(output)
+            )
 
         return scaled_dot_product_attention
 
     def cross_entropy(self, plain, _owner):
-        """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums in float32.
+        """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums
+        in float32.
 
-        The CPU's casts the scores first. Source: `cross_entropy_loss` in aten/src/ATen/native/LossNLL.cpp asks
-        log_softmax for the type of the scores, and nll_loss is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch
-        2.4 to 2.15.
+        The CPU's casts the scores first. Source: `cross_entropy_loss` in
+        aten/src/ATen/native/LossNLL.cpp asks log_softmax for the type of the scores, and nll_loss
+        is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
         """
-        torch, functional, half = self._torch, self._functional, (self._torch.float16, self._torch.bfloat16)
+        torch, functional, half = (
+            self._torch,
+            self._functional,
+            (self._torch.float16, self._torch.bfloat16),
+        )
 
         def cross_entropy(input, target, weight=None, *args, **kwargs):  # noqa: A002 - torch's own name
-            of_classes = not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
+            of_classes = (
+                not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
+            )
             if not of_classes or input.dtype not in half or not torch.is_autocast_enabled("cpu"):
                 return plain(input, target, weight, *args, **kwargs)
             kwargs.pop("label_smoothing", None)
@@ -82,7 +110,8 @@ class GpuWays:
         return cross_entropy
 
     def foreach(self, _devices, _owner):
-        """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the other on the CPU.
+        """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the
+        other on the CPU.
 
         Source: `_get_foreach_kernels_supported_devices` in torch/utils/_foreach_utils.py.
         """
@@ -90,11 +119,13 @@ class GpuWays:
 
 
 def _layout_of_efficient_attention(torch):
-    """Return what gives attention's output the strides that the memory-efficient kernel gives it: queries before heads.
+    """Return what gives attention's output the strides that the memory-efficient kernel gives it:
+    queries before heads.
 
-    The CPU's output has the strides of the query; who reshapes it copies it on the one and not on the other. Source:
-    `_scaled_dot_product_efficient_attention_cuda` and its backward in
-    aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu, torch 2.4 to 2.15.
+    The CPU's output has the strides of the query; who reshapes it copies it on the one and not on
+    the other. Source: `_scaled_dot_product_efficient_attention_cuda` and its backward in
+    aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu, torch 2.4 to
+    2.15.
     """
 
     def by_queries(tensor):

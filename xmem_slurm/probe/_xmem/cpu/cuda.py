@@ -1,4 +1,5 @@
-"""Lets torch.cuda describe the GPU that the site would give, on a machine that has none; part of `cpu/redirect`.
+"""Lets torch.cuda describe the GPU that the site would give, on a machine that has none; part of
+`cpu/redirect`.
 
 Where a script would talk to the GPU, nothing happens, and it is done at once.
 """
@@ -8,7 +9,9 @@ import types
 
 
 class _Idle:
-    """A stream, an event or a context of the GPU: accepts everything, does nothing, is always done."""
+    """A stream, an event or a context of the GPU: accepts everything, does nothing, is always
+    done.
+    """
 
     device_index = 0
     cuda_stream = 0
@@ -44,7 +47,9 @@ class _Idle:
 
 
 class SiteGpu:
-    """The GPU of the site, as `torch.cuda` describes it; `environ` holds the XMEM_DEVICE_* variables."""
+    """The GPU of the site, as `torch.cuda` describes it; `environ` holds the XMEM_DEVICE_*
+    variables.
+    """
 
     def __init__(self, torch, environ):
         name, count = environ["XMEM_DEVICE_NAME"], int(environ.get("XMEM_DEVICE_COUNT", "1"))
@@ -87,10 +92,12 @@ class SiteGpu:
             "current_accelerator": lambda: torch.device("cuda"),
         }
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     def answer(self, question, _owner):
-        """Say it of the site's GPU: a function of its own for each, as torch._dynamo looks them up by identity."""
+        """Say it of the site's GPU: a function of its own for each, as torch._dynamo looks them up
+        by identity.
+        """
         name = question.__name__
         compute = self._computed.get(name)
         if compute is not None:

@@ -1,9 +1,11 @@
-"""Forecasts what real steps would take on this CPU, before they are taken: the forward pass on shapes alone.
+"""Forecasts what real steps would take on this CPU, before they are taken: the forward pass on
+shapes alone.
 
-A forked process runs the first call of the model under torch's FakeTensorMode: nothing is computed, and whatever the
-model changes of itself is lost with the process. It counts operations, bytes moved and bytes kept for the backward
-pass, and times a product and a copy for this machine's pace, in CPU seconds. A number that is read is zero, and of a
-mask everything is selected. Where other shapes depend on values there is no forecast.
+A forked process runs the first call of the model under torch's FakeTensorMode: nothing is computed,
+and whatever the model changes of itself is lost with the process. It counts operations, bytes moved
+and bytes kept for the backward pass, and times a product and a copy for this machine's pace, in CPU
+seconds. A number that is read is zero, and of a mask everything is selected. Where other shapes
+depend on values there is no forecast.
 """
 
 import json
@@ -15,22 +17,31 @@ import time
 LONGEST_SECONDS = 60
 """A forecast that takes longer comes too late."""
 _EDGE = 768
-"""Rows and columns of the product that is timed: large enough for a CPU's full pace, done in 1 to 100 ms."""
+"""Rows and columns of the product that is timed: large enough for a CPU's full pace, done in 1 to
+100 ms."""
 _COPIED_BYTES = 32 << 20
 _TRIES = 5
 
 
 def forecast(torch, module, args, kwargs, answer):
-    """Call `answer(forward_seconds, kept_bytes)` from another thread once it is known; never, if it cannot be known."""
+    """Call `answer(forward_seconds, kept_bytes)` from another thread once it is known; never, if it
+    cannot be known.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        if os.fork() == 0:  # a grandchild is nobody's to wait for: a script that waits for its children is not confused
+        if (
+            os.fork() == 0
+            # a grandchild is nobody's to wait for: a script that waits for its children is not
+            # confused
+        ):
             _answer(torch, module, args, kwargs, writing)
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    threading.Thread(target=_listen, args=(reading, answer), name="xmem-forecast", daemon=True).start()
+    threading.Thread(
+        target=_listen, args=(reading, answer), name="xmem-forecast", daemon=True
+    ).start()
 
 
 def _listen(reading, answer):
@@ -55,7 +66,9 @@ def _answer(torch, module, args, kwargs, writing):
 
 
 class _Counts:
-    """Of one forward pass: operations by type, bytes read and written, bytes kept for backward, the largest tensor."""
+    """Of one forward pass: operations by type, bytes read and written, bytes kept for backward, the
+    largest tensor.
+    """
 
     def __init__(self):
         self.flops = {}

@@ -1,7 +1,8 @@
 """Refuses early what would not end within its memory and time on this CPU, with what it would need.
 
-Asked four times: as the model is first called, by its shapes (`cpu/forecast`); when its backward pass begins, by the
-forward pass; after each step, by that step; and when the time is spent. Seconds are those of the budget.
+Asked four times: as the model is first called, by its shapes (`cpu/forecast`); when its backward
+pass begins, by the forward pass; after each step, by that step; and when the time is spent. Seconds
+are those of the budget.
 """
 
 import os
@@ -12,19 +13,25 @@ from _xmem.cpu import forecast
 from _xmem.process import alive
 
 LEAST_STEPS = 2
-"""The first step lacks the optimizer's state, the second is the first whole one. What cannot end two is refused."""
+"""The first step lacks the optimizer's state, the second is the first whole one. What cannot end
+two is refused."""
 BACKWARD_SHARE = 2.0
-"""A backward pass computes two products for each one of the forward pass, and takes twice its time."""
+"""A backward pass computes two products for each one of the forward pass, and takes twice its
+time."""
 STATES = 3
-"""Gradients and, for most optimizers, two moments: so many times the trainable parameters come on top of a forward."""
+"""Gradients and, for most optimizers, two moments: so many times the trainable parameters come on
+top of a forward."""
 SPREAD = 2.0
-"""A step may take so many times as long as the one before it: caches and clocks of a CPU are others' as well."""
+"""A step may take so many times as long as the one before it: caches and clocks of a CPU are
+others' as well."""
 LOOK_SECONDS = 0.25
 _TOO_LARGE = "too large to be run on this machine's CPU: "
 
 
 class Guard:
-    """Of one process. Where the budget has no limit nothing is refused; `refuse` ends the process."""
+    """Of one process. Where the budget has no limit nothing is refused; `refuse` ends the
+    process.
+    """
 
     def __init__(self, budget, memory_bytes, refuse):
         self._budget = budget
@@ -49,7 +56,9 @@ class Guard:
         self._over = True
 
     def forward(self):
-        """Note that a model begins to compute; one that does so before the script uses its GPU is none of ours."""
+        """Note that a model begins to compute; one that does so before the script uses its GPU is
+        none of ours.
+        """
         if self._forward_began is None and self._torch is not None:
             self._forward_began = self._budget.own()
 
@@ -57,7 +66,10 @@ class Guard:
         """Judge a first step by its forward pass."""
         if self._steps == 0 and self._forward_began is not None:
             forward = self._budget.own() - self._forward_began
-            self._judge(self._states(), forward * (BACKWARD_SHARE + (LEAST_STEPS - 1) * (1 + BACKWARD_SHARE)))
+            self._judge(
+                self._states(),
+                forward * (BACKWARD_SHARE + (LEAST_STEPS - 1) * (1 + BACKWARD_SHARE)),
+            )
             self._forward_began = None
 
     def stepped(self):
@@ -87,12 +99,19 @@ class Guard:
     def _foreseen(self, forward_seconds, kept_bytes):
         """Judge by the forecast, in a thread of its own while the model computes."""
         if self._steps == 0:
-            self._judge(self._states() + kept_bytes, forward_seconds * (1 + BACKWARD_SHARE) * LEAST_STEPS)
+            self._judge(
+                self._states() + kept_bytes, forward_seconds * (1 + BACKWARD_SHARE) * LEAST_STEPS
+            )
 
     def _states(self):
         """Bytes that gradients and optimizer state will take."""
         modules = alive.instances(self._torch.nn.Module)
-        trainable = {id(p): p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad}
+        trainable = {
+            id(p): p
+            for m in modules
+            for p in m._parameters.values()
+            if p is not None and p.requires_grad
+        }
         return STATES * sum(p.numel() * p.element_size() for p in trainable.values())
 
     def _judge(self, more_bytes, more_seconds):
@@ -103,18 +122,28 @@ class Guard:
         needed = resident + more_bytes
         if needed <= allowed and more_seconds <= left:
             return
-        needs = "about %s" % _size(needed) + (" and %s" % _duration(more_seconds) if more_seconds else "")
+        needs = "about %s" % _size(needed) + (
+            " and %s" % _duration(more_seconds) if more_seconds else ""
+        )
         self._over = True
-        self._refuse(_TOO_LARGE + "it needs %s here, and has %s and %s" % (needs, _size(allowed), _duration(left)))
+        self._refuse(
+            _TOO_LARGE
+            + "it needs %s here, and has %s and %s" % (needs, _size(allowed), _duration(left))
+        )
 
     def late(self):
-        """Return what is to be said now that the time is spent; None where there are steps enough for an answer."""
+        """Return what is to be said now that the time is spent; None where there are steps enough
+        for an answer.
+        """
         if self._steps >= LEAST_STEPS or self._step_began is None:
             return None
-        return _TOO_LARGE + "it was at optimizer step %d when the time was spent" % (self._steps + 1)
+        return _TOO_LARGE + "it was at optimizer step %d when the time was spent" % (
+            self._steps + 1
+        )
 
     def _watch(self):
-        """End the process when its time is spent: nobody but its own thread could stop the profiler.
+        """End the process when its time is spent: nobody but its own thread could stop the
+        profiler.
 
         Where there are steps enough for an answer that thread does so, as it is asked to end.
         """
@@ -133,7 +162,9 @@ def _resident_bytes():
 
 
 def _available_bytes():
-    """Bytes of host memory that this machine has left. Source: MemAvailable, proc_meminfo(5), in KiB."""
+    """Bytes of host memory that this machine has left. Source: MemAvailable, proc_meminfo(5), in
+    KiB.
+    """
     with open("/proc/meminfo", encoding="ascii") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
 

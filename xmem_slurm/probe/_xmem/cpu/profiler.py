@@ -1,7 +1,9 @@
-"""Runs a few training steps on the CPU under torch.profiler, and writes what it saw (form: profile/recording.py).
+"""Runs a few training steps on the CPU under torch.profiler, and writes what it saw (form:
+profile/recording.py).
 
-The counterpart of `record/recorder` where torch is no CUDA build, or where the job's memory depends on values: kernels
-really run. It begins when the script first uses the GPU, and ends the process after `PROFILED_STEPS` optimizer steps.
+The counterpart of `record/recorder` where torch is no CUDA build, or where the job's memory depends
+on values: kernels really run. It begins when the script first uses the GPU, and ends the process
+after `PROFILED_STEPS` optimizer steps.
 """
 
 import contextlib
@@ -21,7 +23,8 @@ from _xmem.ranks import rank
 
 SCHEMA_VERSION = 1
 PROFILED_STEPS = 3
-"""The first step lacks the optimizer's state, the second is the first whole one, the third frees what it left."""
+"""The first step lacks the optimizer's state, the second is the first whole one, the third frees
+what it left."""
 
 _BACKWARD = "xmem::backward"
 _TAG = "xmem::tag:"
@@ -50,14 +53,16 @@ class Profiler(ProbeEngine):
         memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
         self._guard = Guard(self._budget, memory, self.give_up)
 
-    # -- around `import torch` -----------------------------------------------------------------------------------------
+    # -- around `import torch` ---------------------------------------------------------------------
 
     def before_torch(self, folder):
-        """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins will do.
+        """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins
+        will do.
 
         Nothing runs on them until the steps are over.
         """
-        # transformers 5 loads weights onto the GPU from threads, which neither redirection nor profiler follow.
+        # transformers 5 loads weights onto the GPU from threads, which neither redirection nor
+        # profiler follow.
         os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
         self._build = stand_ins.torch_build(folder)
         if self._build[1] is not None:
@@ -92,13 +97,15 @@ class Profiler(ProbeEngine):
         return register
 
     def _start(self):
-        profiler = self._torch.autograd.profiler  # torch.profiler wraps it in schedules, and imports the compiler
+        profiler = (
+            self._torch.autograd.profiler
+        )  # torch.profiler wraps it in schedules, and imports the compiler
         self._profile = profiler.profile(use_kineto=True, profile_memory=True, record_shapes=True)
         self._profile.__enter__()
         self._started = time.monotonic()
         self._guard.begin(self._torch)
 
-    # -- while the job runs --------------------------------------------------------------------------------------------
+    # -- while the job runs ------------------------------------------------------------------------
 
     def _enter_module(self, module, _inputs):
         if not self._scopes:
@@ -122,7 +129,9 @@ class Profiler(ProbeEngine):
             yield
 
     def _after_step(self, optimizer, _args, _kwargs):
-        """Tag what the optimizer holds; end where there were steps enough, or there is no time for one more."""
+        """Tag what the optimizer holds; end where there were steps enough, or there is no time for
+        one more.
+        """
         if self._profile is None or self._finished:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -157,7 +166,7 @@ class Profiler(ProbeEngine):
             self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
             self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
 
-    # -- the end of a process ------------------------------------------------------------------------------------------
+    # -- the end of a process ----------------------------------------------------------------------
 
     def in_child(self):
         """Forget the parent's run: a forked child has no profiler of its own."""
@@ -173,13 +182,17 @@ class Profiler(ProbeEngine):
             self._error = error or ends.uncaught() or self._exit or late
             self._finished = True
             self._guard.end()
-            if self._profile is not None and late is None:  # to read it out takes longer than there is, and for nothing
+            if (
+                self._profile is not None and late is None
+            ):  # to read it out takes longer than there is, and for nothing
                 for _, scope in reversed(self._scopes):
                     scope.__exit__(None, None, None)
                 if self._steps.number == 0:
                     self._tag_modules()
                 seen = self._torch.autograd._disable_profiler()
-                runtime = None if state == "signal" else self._runtime  # there is no time left for questions
+                runtime = (
+                    None if state == "signal" else self._runtime
+                )  # there is no time left for questions
                 workspaces = Workspaces(self._torch, runtime, seen)
                 self._rows = _rows(seen.experimental_event_tree(), workspaces.of)
                 self._library_doubts = workspaces.doubts()
@@ -187,7 +200,9 @@ class Profiler(ProbeEngine):
 
     def write(self, state):
         """Write what was seen under `state`."""
-        settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+        settings = os.environ.get(
+            "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        )
         recording = {
             **self._described(state, settings, rank.rank_and_size()),
             "schema_version": SCHEMA_VERSION,
@@ -202,13 +217,16 @@ class Profiler(ProbeEngine):
 
 
 def _rows(roots, workspaces):
-    """Flatten the profiler's tree, by time: ["o", parent, name, [input], [bytes]] and ["m", parent, address, bytes].
+    """Flatten the profiler's tree, by time: ["o", parent, name, [input], [bytes]] and ["m", parent,
+    address, bytes].
 
-    `parent` is a row's number or -1; an input is [address, shape, type]; a free has negative bytes. `workspaces` says
-    what an operator takes on a GPU beside its results.
+    `parent` is a row's number or -1; an input is [address, shape, type]; a free has negative bytes.
+    `workspaces` says what an operator takes on a GPU beside its results.
     """
     rows = []
-    stack = [(root, -1) for root in sorted(roots, key=lambda event: event.start_time_ns, reverse=True)]
+    stack = [
+        (root, -1) for root in sorted(roots, key=lambda event: event.start_time_ns, reverse=True)
+    ]
     while stack:
         event, parent = stack.pop()
         fields = event.extra_fields

@@ -1,9 +1,11 @@
-"""Lets an unmodified script that says "cuda" run on the CPU: what it moves to the GPU is copied to new host memory.
+"""Lets an unmodified script that says "cuda" run on the CPU: what it moves to the GPU is copied to
+new host memory.
 
-A tensor that would lie on a GPU is marked as such, and what torch computes from it is marked, too; `device` and
-`is_cuda` answer as a GPU's tensor would. Copies to the GPU and tensors created there happen inside scopes that the
-profiler sees (`TO_DEVICE`, `ON_DEVICE`, `TO_HOST`), from which `xmem_slurm/profile/analyzer.py` tells GPU blocks from
-host blocks. `torch.cuda` describes the GPU that the site would give.
+A tensor that would lie on a GPU is marked as such, and what torch computes from it is marked, too;
+`device` and `is_cuda` answer as a GPU's tensor would. Copies to the GPU and tensors created there
+happen inside scopes that the profiler sees (`TO_DEVICE`, `ON_DEVICE`, `TO_HOST`), from which
+`xmem_slurm/profile/analyzer.py` tells GPU blocks from host blocks. `torch.cuda` describes the GPU
+that the site would give.
 """
 
 import contextlib
@@ -19,19 +21,23 @@ _MARK = "_xmem_on_gpu"
 
 
 class Redirect:
-    """Points torch at the CPU wherever a script says "cuda"; calls `on_first_use()` when it first does."""
+    """Points torch at the CPU wherever a script says "cuda"; calls `on_first_use()` when it first
+    does.
+    """
 
     def __init__(self, torch, on_first_use):
         self._torch = torch
         self._mode = _mode(torch, on_first_use)
 
     def begin(self, with_onednn):
-        """Redirect from now on, for as long as this process runs; oneDNN is never left out if it is `with_onednn`."""
+        """Redirect from now on, for as long as this process runs; oneDNN is never left out if it is
+        `with_onednn`.
+        """
         if with_onednn:
             self._mode.keep_onednn()
         self._mode.__enter__()
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     def generator(self, real, _owner):
         """A generator of the GPU's is the CPU's."""
@@ -66,9 +72,11 @@ class Redirect:
         return lambda: self._torch.get_autocast_dtype("cpu")
 
     def scaler(self, make, _owner):
-        """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until none overflows.
+        """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until
+        none overflows.
 
-        All of those would be run and profiled here, and they hold no more memory than the first that counts.
+        All of those would be run and profiled here, and they hold no more memory than the first
+        that counts.
         """
 
         def init(self, *args, **kwargs):
@@ -81,7 +89,9 @@ class Redirect:
         """Around torch.load."""
 
         def load_to_host(f, map_location=None, *args, **kwargs):
-            """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
+            """Load to the host, then copy: without `map_location` what was saved from the GPU, by
+            its mark.
+            """
             onto_host = "cpu" if map_location is None or is_gpu(map_location) else map_location
             loaded = load(f, onto_host, *args, **kwargs)
             return _moved(self._torch, loaded, is_gpu(map_location), map_location is None)
@@ -98,8 +108,13 @@ class Redirect:
         return make_marked
 
     def device_context(self, ask, _owner):
-        """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we stand in for them."""
-        mode, constructors = self._mode, importlib.import_module("torch.utils._device")._device_constructors
+        """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we
+        stand in for them.
+        """
+        mode, constructors = (
+            self._mode,
+            importlib.import_module("torch.utils._device")._device_constructors,
+        )
 
         def create(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
@@ -123,7 +138,7 @@ def is_marked(tensor):
     return getattr(tensor, "__dict__", {}).get(_MARK, False)
 
 
-# -- tensors -----------------------------------------------------------------------------------------------------------
+# -- tensors ---------------------------------------------------------------------------------------
 
 
 def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, once torch is there
@@ -145,14 +160,22 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                 tensor.cuda: self._cuda,
                 tensor.cpu: self._cpu,
                 tensor.record_stream: lambda _func, _args, _kwargs: None,
-                tensor.get_device: lambda func, args, kwargs: 0 if is_marked(args[0]) else func(*args, **kwargs),
+                tensor.get_device: lambda func, args, kwargs: (
+                    0 if is_marked(args[0]) else func(*args, **kwargs)
+                ),
                 tensor.device.__get__: self._device_of,
-                tensor.is_cuda.__get__: lambda func, args, kwargs: is_marked(args[0]) or func(*args, **kwargs),
+                tensor.is_cuda.__get__: lambda func, args, kwargs: (
+                    is_marked(args[0]) or func(*args, **kwargs)
+                ),
                 tensor.data.__set__: self._set_data,
                 torch.lstm: self._lstm,
             }
             homes = (torch, torch.nn.functional, tensor)
-            functions = {getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32.split()}
+            functions = {
+                getattr(home, name, None)
+                for home in homes
+                for name in as_gpu.AUTOCAST_FLOAT32.split()
+            }
             self._float32 = functions - {None}
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -191,14 +214,18 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
 
             with torch.autocast("cpu", enabled=False):
                 wide = {name: widened(value) for name, value in kwargs.items()}
-                return self._marked_like(func(*[widened(value) for value in args], **wide), args, kwargs)
+                return self._marked_like(
+                    func(*[widened(value) for value in args], **wide), args, kwargs
+                )
 
         def keep_onednn(self):
             """This torch cannot be told to do without."""
             del self._special[torch.lstm]
 
         def _lstm(self, func, args, kwargs):
-            """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does not ask."""
+            """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does
+            not ask.
+            """
             in_half = torch.is_autocast_enabled("cpu") or args[0].dtype in half
             with_it = torch._C._get_mkldnn_enabled()
             torch._C._set_mkldnn_enabled(with_it and not in_half)
@@ -208,7 +235,9 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                 torch._C._set_mkldnn_enabled(with_it)
 
         def _to(self, func, args, kwargs):
-            """Copy between what lies on the GPU and what does not; what is on its side already stays."""
+            """Copy between what lies on the GPU and what does not; what is on its side already
+            stays.
+            """
             value, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
             target = kwargs.pop("device", None)
             other = kwargs.pop("other", None)
@@ -237,7 +266,11 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
 
         def _cuda(self, _func, args, kwargs):
             memory_format = kwargs.get("memory_format")
-            return self._to(tensor.to, (args[0], "cuda"), {"memory_format": memory_format} if memory_format else {})
+            return self._to(
+                tensor.to,
+                (args[0], "cuda"),
+                {"memory_format": memory_format} if memory_format else {},
+            )
 
         def _cpu(self, _func, args, _kwargs):
             return self._to(tensor.to, (args[0], "cpu"), {})
@@ -279,7 +312,9 @@ def _moved(torch, value, all_of_it, marked):
     if isinstance(value, torch.Tensor):
         was_marked = value.__dict__.pop(_MARK, False)
         return value.cuda() if all_of_it or (marked and was_marked) else value
-    if isinstance(value, dict):  # in place: its class may take other arguments than a dict, or add what it is given
+    if isinstance(
+        value, dict
+    ):  # in place: its class may take other arguments than a dict, or add what it is given
         for key, each in list(value.items()):
             dict.__setitem__(value, key, _moved(torch, each, all_of_it, marked))
         return value

@@ -1,9 +1,10 @@
 """What would cuDNN's operators, which ran on the CPU, take of a GPU's memory beside their results?
 
-Where torch is a CUDA build, the stand-in CUDA libraries lie under it, idle while the steps run on the CPU. Afterwards
-each convolution is done on them once more: torch chooses as it does on a GPU, by what the job's own cuDNN says where it
-can be asked (device/src/libraries/cudnn_plans.c), and takes the workspace from its allocator, which counts it. So both
-engines have their workspaces, and their doubts about them, from the same place; those about batch norm, too.
+Where torch is a CUDA build, the stand-in CUDA libraries lie under it, idle while the steps run on
+the CPU. Afterwards each convolution is done on them once more: torch chooses as it does on a GPU,
+by what the job's own cuDNN says where it can be asked (device/src/libraries/cudnn_plans.c), and
+takes the workspace from its allocator, which counts it. So both engines have their workspaces, and
+their doubts about them, from the same place; those about batch norm, too.
 """
 
 from _xmem.process import stand_ins
@@ -14,26 +15,35 @@ _DOUBTS = "cudnn-"
 
 
 class Workspaces:
-    """Of one process, whose profiler has stopped. `runtime` is the stand-in CUDA runtime, None for a CPU build.
+    """Of one process, whose profiler has stopped. `runtime` is the stand-in CUDA runtime, None for
+    a CPU build.
 
-    `seen` is what the profiler returned: its events have the numbers that an operator was given, those of its tree
-    the strides of the tensors.
+    `seen` is what the profiler returned: its events have the numbers that an operator was given,
+    those of its tree the strides of the tensors.
     """
 
     def __init__(self, torch, runtime, seen):
         self._torch = torch
         self._runtime = runtime
-        wanted = [] if runtime is None else [each for each in seen.events() if each.name() in _OPERATORS]
+        wanted = (
+            [] if runtime is None else [each for each in seen.events() if each.name() in _OPERATORS]
+        )
         self._events = {each.correlation_id(): each for each in wanted}
 
     def doubts(self):
-        """Return what is not known of the workspaces, [{code, detail, count}]; None where nothing could be asked."""
+        """Return what is not known of the workspaces, [{code, detail, count}]; None where nothing
+        could be asked.
+        """
         if self._runtime is None:
             return None
-        return [doubt for doubt in stand_ins.doubts(self._runtime) if doubt["code"].startswith(_DOUBTS)]
+        return [
+            doubt for doubt in stand_ins.doubts(self._runtime) if doubt["code"].startswith(_DOUBTS)
+        ]
 
     def of(self, event):
-        """Return the bytes that an operator of the profiler's tree takes while it computes each of its results."""
+        """Return the bytes that an operator of the profiler's tree takes while it computes each of
+        its results.
+        """
         same = self._events.get(event.correlation_id) if event.name in _OPERATORS else None
         if same is None:
             return []
@@ -41,7 +51,8 @@ class Workspaces:
             self._torch._C._cuda_init()
             with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
                 return self._asked(event, same.concrete_inputs())
-        except Exception:  # no such operator on a GPU, or a torch that counts otherwise: this must not cost the trace
+        # no such operator on a GPU, or a torch that counts otherwise: this must not cost the trace
+        except Exception:
             self._runtime, self._events = None, {}
             return []
 
@@ -64,4 +75,6 @@ class Workspaces:
     def _argument(self, seen, number):
         if not hasattr(seen, "strides"):
             return number
-        return self._torch.empty_strided(list(seen.sizes), list(seen.strides), dtype=seen.dtype, device="cuda")
+        return self._torch.empty_strided(
+            list(seen.sizes), list(seen.strides), dtype=seen.dtype, device="cuda"
+        )

@@ -1,8 +1,10 @@
-"""Stand-ins for well-known public data sets: each file in its published form and size, with random labels in range.
+"""Stand-ins for well-known public data sets: each file in its published form and size, with random
+labels in range.
 
-A dry run has no network, and of a training job's data only the shapes matter there. Pixels are a pattern of noise that
-repeats itself, so that an archive of 180 MB costs a few MB of host memory while it is on its way. Each content is the
-same in every process. The sources stand beside the forms.
+A dry run has no network, and of a training job's data only the shapes matter there. Pixels are a
+pattern of noise that repeats itself, so that an archive of 180 MB costs a few MB of host memory
+while it is on its way. Each content is the same in every process. The sources stand beside the
+forms.
 """
 
 import functools
@@ -15,7 +17,8 @@ import tarfile
 import zlib
 
 PATTERN_BYTES = 15 * 1024
-"""Of noise, repeated as pixels: shorter than deflate's window of 32 KiB, and no multiple of a picture's size."""
+"""Of noise, repeated as pixels: shorter than deflate's window of 32 KiB, and no multiple of a
+picture's size."""
 FIRST_BYTES = 1 << 16
 """Of a file by which, with its size, it is told from a real one."""
 
@@ -26,8 +29,8 @@ _PATTERN = hashlib.shake_128(b"pixels").digest(PATTERN_BYTES)
 def find(address):
     """Return (name of the data set, what makes the file) for a URL whose file is known, else None.
 
-    The latter returns the content, bytes; it is called with `note(size, first bytes)`, which it tells of all files that
-    are packed in it.
+    The latter returns the content, bytes; it is called with `note(size, first bytes)`, which it
+    tells of all files that are packed in it.
     """
     path, _, name = address.partition("?")[0].rpartition("/")
     if name not in _FILES:
@@ -39,7 +42,9 @@ def find(address):
 
 
 class Body:
-    """A file to read: `before`, then `pixels` bytes of the pattern from its `start`-th on, then `after`."""
+    """A file to read: `before`, then `pixels` bytes of the pattern from its `start`-th on, then
+    `after`.
+    """
 
     def __init__(self, before=b"", pixels=0, after=b"", start=0):
         self._before, self._pixels, self._after, self._start = before, pixels, after, start
@@ -71,11 +76,13 @@ def labels(count, classes, least=0):
     return hashlib.shake_128(b"labels").digest(count).translate(chosen)
 
 
-# -- forms -------------------------------------------------------------------------------------------------------------
+# -- forms -----------------------------------------------------------------------------------------
 
 
 def _idx(shape, classes, note):
-    """MNIST's (http://yann.lecun.com/exdb/mnist, "File formats"), packed: a header, then bytes of labels or pixels."""
+    """MNIST's (http://yann.lecun.com/exdb/mnist, "File formats"), packed: a header, then bytes of
+    labels or pixels.
+    """
     size = math.prod(shape)
     header = struct.pack(">%di" % (1 + len(shape)), 0x800 + len(shape), *shape)
     body = Body(header + labels(size, classes)) if classes else Body(header, size)
@@ -90,27 +97,47 @@ def _idx(shape, classes, note):
 def _cifar(folder, batches, meta, kinds, note):
     """CIFAR's (https://www.cs.toronto.edu/~kriz/cifar.html, "python version"): pickles of Python 2.
 
-    A picture has 3 x 32 x 32 bytes. `batches` maps a file to its count of pictures, `meta` is the file of the classes'
-    names, `kinds` maps the key of the labels to the count of classes and the key of their names.
+    A picture has 3 x 32 x 32 bytes. `batches` maps a file to its count of pictures, `meta` is the
+    file of the classes' names, `kinds` maps the key of the labels to the count of classes and the
+    key of their names.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         for start, (name, count) in enumerate(batches.items()):
             before = b"\x80\x02}(" + _string("batch_label") + _string(name)
             for key, (classes, _) in kinds.items():
-                before += _string(key) + b"](" + b"".join(b"K%c" % label for label in labels(count, classes)) + b"e"
-            before += _string("filenames") + _strings("picture_%d.png" % number for number in range(count))
-            before += _string("data") + _ARRAY + b"(K\x01" + struct.pack("<cici", b"J", count, b"J", 3072) + b"\x86"
+                before += (
+                    _string(key)
+                    + b"]("
+                    + b"".join(b"K%c" % label for label in labels(count, classes))
+                    + b"e"
+                )
+            before += _string("filenames") + _strings(
+                "picture_%d.png" % number for number in range(count)
+            )
+            before += (
+                _string("data")
+                + _ARRAY
+                + b"(K\x01"
+                + struct.pack("<cici", b"J", count, b"J", 3072)
+                + b"\x86"
+            )
             before += _DTYPE + b"\x89T" + struct.pack("<I", 3072 * count)
             _add(archive, note, folder + "/" + name, Body(before, 3072 * count, b"tbu.", start))
-        names = (_string(key) + _strings("class%d" % n for n in range(classes)) for classes, key in kinds.values())
+        names = (
+            _string(key) + _strings("class%d" % n for n in range(classes))
+            for classes, key in kinds.values()
+        )
         _add(archive, note, folder + "/" + meta, Body(b"\x80\x02}(" + b"".join(names) + b"u."))
     return packed.getvalue()
 
 
 _ARRAY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-_DTYPE = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-"""How numpy's arrays and types stand in such a pickle (numpy/core/src/multiarray: array_reduce, arraydescr_reduce)."""
+_DTYPE = (
+    b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+)
+"""How numpy's arrays and types stand in such a pickle (numpy/core/src/multiarray: array_reduce,
+arraydescr_reduce)."""
 
 
 def _string(text):
@@ -122,9 +149,11 @@ def _strings(texts):
 
 
 def _svhn(count, _note):
-    """SVHN's, "cropped digits" (http://ufldl.stanford.edu/housenumbers): X of 32 x 32 x 3 x count, y has 10 for zero.
+    """SVHN's, "cropped digits" (http://ufldl.stanford.edu/housenumbers): X of 32 x 32 x 3 x count,
+    y has 10 for zero.
 
-    In MATLAB's form of level 5 ("MAT-File Format", MathWorks): elements of a type, a size and data, packed.
+    In MATLAB's form of level 5 ("MAT-File Format", MathWorks): elements of a type, a size and data,
+    packed.
     """
     content = struct.pack("<124sH2s", b"MATLAB 5.0 MAT-file".ljust(116) + bytes(8), 0x0100, b"IM")
     pictures = (b"X", (32, 32, 3, count), Body(pixels=3072 * count))
@@ -144,25 +173,35 @@ def _svhn(count, _note):
 
 
 def _stl(note):
-    """STL-10's (https://cs.stanford.edu/~acoates/stl10): 3 x 96 x 96 bytes a picture, a byte a label, or none.
+    """STL-10's (https://cs.stanford.edu/~acoates/stl10): 3 x 96 x 96 bytes a picture, a byte a
+    label, or none.
 
-    Of the 100,000 that have none only the first are there, the rest is a hole in the file: they fill 2.8 GB of the
-    job's memory where it reads them, and no disk.
+    Of the 100,000 that have none only the first are there, the rest is a hole in the file: they
+    fill 2.8 GB of the job's memory where it reads them, and no disk.
     """
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(
+        fileobj=packed, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT
+    ) as archive:
         for part, count in (("train", 5000), ("test", 8000)):
             _add(archive, note, "stl10_binary/%s_y.bin" % part, Body(labels(count, 10, 1)))
             _add(archive, note, "stl10_binary/%s_X.bin" % part, Body(pixels=27648 * count))
         folds = (" ".join(str(500 * (fold % 5) + n) for n in range(1000)) for fold in range(10))
         _add(archive, note, "stl10_binary/fold_indices.txt", Body("\n".join(folds).encode()))
-        _add(archive, note, "stl10_binary/class_names.txt", Body("\n".join(map("class{}".format, range(10))).encode()))
+        _add(
+            archive,
+            note,
+            "stl10_binary/class_names.txt",
+            Body("\n".join(map("class{}".format, range(10))).encode()),
+        )
         _add(archive, note, "stl10_binary/unlabeled_X.bin", Body(pixels=_BLOCK), 27648 * 100_000)
     return packed.getvalue()
 
 
 def _add(archive, note, path, body, size=None):
-    """Put a file into an archive, with a hole up to `size` (GNU tar's manual, "PAX Format, Version 0.1")."""
+    """Put a file into an archive, with a hole up to `size` (GNU tar's manual, "PAX Format, Version
+    0.1").
+    """
     entry = tarfile.TarInfo(path)
     entry.size = body.size
     if size is not None:
@@ -187,9 +226,23 @@ _FILES = {
     "t10k-images-idx3-ubyte.gz": ("MNIST", _idx, (10_000, 28, 28), 0),
     "t10k-labels-idx1-ubyte.gz": ("MNIST", _idx, (10_000,), 10),
     "cifar-10-python.tar.gz": (
-        *("CIFAR-10", _cifar, "cifar-10-batches-py", _CIFAR_10, "batches.meta", {"labels": _NAMES_10}),
+        *(
+            "CIFAR-10",
+            _cifar,
+            "cifar-10-batches-py",
+            _CIFAR_10,
+            "batches.meta",
+            {"labels": _NAMES_10},
+        ),
     ),
-    "cifar-100-python.tar.gz": ("CIFAR-100", _cifar, "cifar-100-python", _CIFAR_100, "meta", _KINDS_100),
+    "cifar-100-python.tar.gz": (
+        "CIFAR-100",
+        _cifar,
+        "cifar-100-python",
+        _CIFAR_100,
+        "meta",
+        _KINDS_100,
+    ),
     "train_32x32.mat": ("SVHN", _svhn, 73_257),
     "test_32x32.mat": ("SVHN", _svhn, 26_032),
     "stl10_binary.tar.gz": ("STL-10", _stl),

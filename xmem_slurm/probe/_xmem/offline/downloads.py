@@ -1,8 +1,9 @@
-"""Serves the files of well-known data sets (`offline/datasets`) where the network refuses them, and says so.
+"""Serves the files of well-known data sets (`offline/datasets`) where the network refuses them, and
+says so.
 
-It does so for urllib, on which torchvision, torch.hub and Lightning build, and for requests. torchvision checks what it
-finds: of a file that was made here, known by its size and beginning, every digest is right. Data that is there is used
-as it is, and nothing is asked for.
+It does so for urllib, on which torchvision, torch.hub and Lightning build, and for requests.
+torchvision checks what it finds: of a file that was made here, known by its size and beginning,
+every digest is right. Data that is there is used as it is, and nothing is asked for.
 """
 
 import functools
@@ -18,7 +19,8 @@ from _xmem.offline import datasets
 from _xmem.process import network
 
 LOG = "stand-in-data.log"
-"""Beside the traces, for all Pythons of the dry run: a line a file, what it is known by and whose it is."""
+"""Beside the traces, for all Pythons of the dry run: a line a file, what it is known by and whose
+it is."""
 
 
 class Downloads:
@@ -53,29 +55,38 @@ class Downloads:
         return content
 
     def _made(self):
-        """Return {what a file is known by: the name of its data set} of all that was made in this dry run."""
+        """Return {what a file is known by: the name of its data set} of all that was made in this
+        dry run.
+        """
         try:
             with open(self._log, encoding="utf-8") as log:
                 return dict(line.rstrip("\n").split("\t") for line in log)
         except OSError:
             return {}
 
-    # -- who asks (`patches`) ------------------------------------------------------------------------------------------
+    # -- who asks (`patches`) ----------------------------------------------------------------------
 
     def around_urllib(self, do_open, _handler):
         """Around what urllib opens addresses with."""
 
         @functools.wraps(do_open)
         def opened(handler, http_class, request, **arguments):
-            """Ask the network, which is not there; then answer with what was made, if it is of a known data set."""
+            """Ask the network, which is not there; then answer with what was made, if it is of a
+            known data set.
+            """
             try:
                 return do_open(handler, http_class, request, **arguments)
             except OSError:
                 content = self._content(request.full_url)
                 if content is None:
                     raise
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n"
-            connection = types.SimpleNamespace(makefile=lambda _mode: io.BytesIO(head % len(content) + content))
+            head = (
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: "
+                b"%d\r\n\r\n"
+            )
+            connection = types.SimpleNamespace(
+                makefile=lambda _mode: io.BytesIO(head % len(content) + content)
+            )
             response = http.client.HTTPResponse(connection, method=request.get_method())
             response.begin()
             response.url, response.msg = request.full_url, response.reason  # as do_open leaves it
@@ -96,10 +107,14 @@ class Downloads:
                 if content is None:
                     raise
             body = io.BytesIO(b"" if request.method == "HEAD" else content)
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(content))}
+            headers = {
+                "Content-Type": "application/octet-stream",
+                "Content-Length": str(len(content)),
+            }
             options = {"preload_content": False, "request_method": request.method}
             return adapter.build_response(
-                request, importlib.import_module("urllib3").HTTPResponse(body, headers, 200, **options)
+                request,
+                importlib.import_module("urllib3").HTTPResponse(body, headers, 200, **options),
             )
 
         return sent
@@ -111,7 +126,9 @@ class Downloads:
         def checked(fpath, md5, **kwargs):
             with open(fpath, "rb") as file:
                 first = file.read(datasets.FIRST_BYTES)
-            return _known_by(os.path.getsize(fpath), first) in self._made() or check(fpath, md5, **kwargs)
+            return _known_by(os.path.getsize(fpath), first) in self._made() or check(
+                fpath, md5, **kwargs
+            )
 
         return checked
 

@@ -1,8 +1,10 @@
-"""Published weights that a job would download: others of their shape take their place where the model's code is here.
+"""Published weights that a job would download: others of their shape take their place where the
+model's code is here.
 
-torchvision knows the models behind its addresses, also where a script has copied one of them: they are built without
-values to learn the shapes, and zeros are handed out. timm builds the model before it asks for weights: it keeps those
-it has. What comes with its own description from a hub (transformers, diffusers) is refused as it was.
+torchvision knows the models behind its addresses, also where a script has copied one of them: they
+are built without values to learn the shapes, and zeros are handed out. timm builds the model before
+it asks for weights: it keeps those it has. What comes with its own description from a hub
+(transformers, diffusers) is refused as it was.
 """
 
 import functools
@@ -15,7 +17,9 @@ from _xmem.process import network
 
 
 def loaded(load, _hub):
-    """Around torch.hub's load_state_dict_from_url; torchvision takes the function when it is imported."""
+    """Around torch.hub's load_state_dict_from_url; torchvision takes the function when it is
+    imported.
+    """
     torch = sys.modules["torch"]
 
     @functools.wraps(load)
@@ -28,7 +32,10 @@ def loaded(load, _hub):
                 raise
         _note(name)
         device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
-        return {key: torch.zeros(each.shape, dtype=each.dtype, device=device) for key, each in shapes.items()}
+        return {
+            key: torch.zeros(each.shape, dtype=each.dtype, device=device)
+            for key, each in shapes.items()
+        }
 
     return loaded
 
@@ -39,18 +46,26 @@ def _note(name):
 
 
 def _of_torchvision(torch, url):
-    """Return (name, state of a model without values) of the model whose weights are at `url`, or (None, None).
+    """Return (name, state of a model without values) of the model whose weights are at `url`, or
+    (None, None).
 
-    "resnet50-0676ba61.pth": what follows the hyphen is a digest, and is another for other weights of the same model.
+    "resnet50-0676ba61.pth": what follows the hyphen is a digest, and is another for other weights
+    of the same model.
     """
     try:
         models = importlib.import_module("torchvision.models")
-        published = [(name, each) for name in models.list_models() for each in models.get_model_weights(name)]
+        published = [
+            (name, each) for name in models.list_models() for each in models.get_model_weights(name)
+        ]
     except (ImportError, AttributeError):  # no torchvision, or one older than 0.14
         return None, None
     stem = _stem(url)
     for name, weights in published:
-        if _stem(weights.url) == stem and weights.meta.get("categories") and not name.startswith("quantized_"):
+        if (
+            _stem(weights.url) == stem
+            and weights.meta.get("categories")
+            and not name.startswith("quantized_")
+        ):
             build = models.get_model_builder(name)
             known = inspect.signature(build).parameters
             options = {key: value for key, value in _AS_PUBLISHED.items() if key in known}
@@ -60,7 +75,10 @@ def _of_torchvision(torch, url):
             try:
                 with torch.device("meta"):
                     return name, build(weights=None, **options).state_dict()
-            except (NotImplementedError, RuntimeError):  # it reads a value of a tensor as it is built
+            except (
+                NotImplementedError,
+                RuntimeError,
+            ):  # it reads a value of a tensor as it is built
                 return name, build(weights=None, **options).state_dict()
     return None, None
 
@@ -73,7 +91,9 @@ def _stem(url):
 
 
 def kept_of_timm(load, _builder):
-    """Around what loads weights into a model of timm's that is built: it keeps those that it has."""
+    """Around what loads weights into a model of timm's that is built: it keeps those that it
+    has.
+    """
 
     @functools.wraps(load)
     def loaded(model, *args, **kwargs):

@@ -1,7 +1,7 @@
 """Which objects of a class are alive?
 
-A search costs 0.2 s in a process that has transformers. So what is asked for often is `watched` as it is made; modules,
-which scripts also copy, unpickle and trace, are searched for.
+A search costs 0.2 s in a process that has transformers. So what is asked for often is `watched` as
+it is made; modules, which scripts also copy, unpickle and trace, are searched for.
 """
 
 import functools
@@ -13,7 +13,9 @@ _watched = {}  # class: references to what was made of it
 
 
 def watched(make, kind):
-    """Return an `__init__` in place of `make` that keeps note of every object of a class, and of its subclasses."""
+    """Return an `__init__` in place of `make` that keeps note of every object of a class, and of
+    its subclasses.
+    """
     made = _watched.setdefault(kind, [])
 
     @functools.wraps(make)
@@ -31,15 +33,20 @@ def any_made(kind):
 
 def made(kind):
     """Return what is alive of a watched class."""
-    return [thing for thing in (reference() for reference in list(_watched.get(kind, ()))) if thing is not None]
+    return [
+        thing
+        for thing in (reference() for reference in list(_watched.get(kind, ())))
+        if thing is not None
+    ]
 
 
 def instances(kind):
     """Search for them, those of its subclasses included.
 
-    Nobody may hold an object that another thread is still building: CPython refuses to resize a tuple that is known
-    to others ("SystemError: bad argument to internal function"). So what gc.get_objects() returns never becomes ours:
-    one call, all of it in C, makes a set of classes of it, between whose parts no other thread can run.
+    Nobody may hold an object that another thread is still building: CPython refuses to resize a
+    tuple that is known to others ("SystemError: bad argument to internal function"). So what
+    gc.get_objects() returns never becomes ours: one call, all of it in C, makes a set of classes of
+    it, between whose parts no other thread can run.
     """
     classes = set(map(type, itertools.chain.from_iterable(itertools.starmap(gc.get_objects, [()]))))
     kinds = {each for each in classes if issubclass(each, kind)}

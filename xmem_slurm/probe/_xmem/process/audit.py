@@ -1,13 +1,16 @@
-"""One audit hook for all that listens to Python: `id` is an event, and a hook of Python's is called for each.
+"""One audit hook for all that listens to Python: `id` is an event, and a hook of Python's is called
+for each.
 
-So events come by way of a filter in C where there is one (device/src/preload/preload.c), and else by a hook of ours.
-Source of the events: the audit events table of Python's documentation. Who takes one must neither raise nor be slow.
+So events come by way of a filter in C where there is one (device/src/preload/preload.c), and else
+by a hook of ours. Source of the events: the audit events table of Python's documentation. Who takes
+one must neither raise nor be slow.
 """
 
 import sys
 
 LISTEN = "xmem.listen"
-"""The event by which the filter is told whom to call, and for which events; it calls with this one, too."""
+"""The event by which the filter is told whom to call, and for which events; it calls with this one,
+too."""
 
 
 class Listener:

@@ -1,8 +1,9 @@
 """How much of its budget has the dry run left?
 
-Two limits, both of the whole dry run with all its processes: seconds that its sandbox counts, CPU time above all
-(sandbox/progress.py), and a moment on the clock on the wall, far behind. The sandbox writes what was spent so
-far into a file beside the traces. Without a sandbox there is the wall alone, or no limit.
+Two limits, both of the whole dry run with all its processes: seconds that its sandbox counts, CPU
+time above all (sandbox/progress.py), and a moment on the clock on the wall, far behind. The sandbox
+writes what was spent so far into a file beside the traces. Without a sandbox there is the wall
+alone, or no limit.
 """
 
 import contextlib
@@ -15,7 +16,9 @@ LOOK_SECONDS = 0.1
 
 
 class TimeLeft:
-    """The limits that `environ` tells of: XMEM_CPU_SECONDS, and XMEM_DEADLINE, a time.monotonic() value."""
+    """The limits that `environ` tells of: XMEM_CPU_SECONDS, and XMEM_DEADLINE, a time.monotonic()
+    value.
+    """
 
     def __init__(self, environ):
         self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
@@ -39,14 +42,19 @@ class TimeLeft:
     def share(self):
         """Return which part of it is spent, of whichever limit is nearer."""
         now = time.monotonic()
-        return max(self.spent() / self._seconds, (now - self._began) / max(self._deadline - self._began, 1e-9))
+        return max(
+            self.spent() / self._seconds,
+            (now - self._began) / max(self._deadline - self._began, 1e-9),
+        )
 
     def own(self):
         """Return seconds since some point in the past, as what this process does is counted."""
         return time.monotonic() if self._seconds == float("inf") else time.process_time()
 
     def spent(self):
-        """Return the seconds of the dry run that its sandbox has counted so far; 0 where it has said nothing yet."""
+        """Return the seconds of the dry run that its sandbox has counted so far; 0 where it has
+        said nothing yet.
+        """
         now = time.monotonic()
         if now - self._last > LOOK_SECONDS:  # it is asked for at each step
             self._last = now

@@ -1,16 +1,19 @@
-"""The clock by which a run is judged steady, or an epoch's end too long: it stands still while others have the CPU.
+"""The clock by which a run is judged steady, or an epoch's end too long: it stands still while
+others have the CPU.
 
-On a busy login node wall time says little about a process: ten of its seconds may be one of work. Its CPU time alone
-would not do, as a job that waits for its data loaders uses none. So: what the sandbox counts of the dry run with all
-its processes (`process/budget`), workers that wait for a CPU left out. Where there is no sandbox, it is wall time, less
-that in which the main thread was ready to run and did not.
+On a busy login node wall time says little about a process: ten of its seconds may be one of work.
+Its CPU time alone would not do, as a job that waits for its data loaders uses none. So: what the
+sandbox counts of the dry run with all its processes (`process/budget`), workers that wait for a CPU
+left out. Where there is no sandbox, it is wall time, less that in which the main thread was ready
+to run and did not.
 """
 
 import os
 import time
 
 _FILE = "/proc/self/schedstat"
-"""CPU time and time spent waiting for a CPU of the main thread, ns (Linux, Documentation/scheduler/sched-stats.rst)."""
+"""CPU time and time spent waiting for a CPU of the main thread, ns (Linux,
+Documentation/scheduler/sched-stats.rst)."""
 
 LOOK_SECONDS = 0.01
 """How long an answer holds: a step that is skipped is shorter."""

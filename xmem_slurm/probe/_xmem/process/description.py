@@ -9,12 +9,16 @@ import time
 
 
 def described(environ, build, settings, rank, world_size):
-    """Return the fields of a trace that say which process it is of (`Process` in xmem_slurm/trace.py).
+    """Return the fields of a trace that say which process it is of (`Process` in
+    xmem_slurm/trace.py).
 
-    `environ` holds the XMEM_* variables of the dry run; `build` is what `process.stand_ins.torch_build` gave.
+    `environ` holds the XMEM_* variables of the dry run; `build` is what
+    `process.stand_ins.torch_build` gave.
     """
     return {
-        "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
+        "argv": list(
+            getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]
+        ),
         "python": sys.executable or "",
         "rank": rank,
         "world_size": world_size,
@@ -40,9 +44,11 @@ def _count(name):
 
 
 def _arch_list():
-    """Return what torch has kernels for, as `torch.cuda.get_arch_list` says it once CUDA is in use; [] before.
+    """Return what torch has kernels for, as `torch.cuda.get_arch_list` says it once CUDA is in use;
+    [] before.
 
-    To ask earlier would have torch refuse CUDA to whatever is forked after (poison_fork, torch/csrc/cuda/Module.cpp).
+    To ask earlier would have torch refuse CUDA to whatever is forked after (poison_fork,
+    torch/csrc/cuda/Module.cpp).
     """
     torch = sys.modules.get("torch")
     in_use = getattr(getattr(torch, "cuda", None), "is_initialized", bool)()
@@ -51,7 +57,9 @@ def _arch_list():
 
 
 def write(file, content):
-    """Write `content` as JSON (gzip), renamed into place. A full disk must not end the job; what was there stays."""
+    """Write `content` as JSON (gzip), renamed into place. A full disk must not end the job; what
+    was there stays.
+    """
     packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), compresslevel=1)
     part = "%s.%d.part" % (file, time.monotonic_ns())
     with contextlib.suppress(OSError):
@@ -61,7 +69,9 @@ def write(file, content):
 
 
 def leaves(values):
-    """Yield what is no list, tuple or dict of `values`, at any depth: optimizers keep their state in all of them."""
+    """Yield what is no list, tuple or dict of `values`, at any depth: optimizers keep their state
+    in all of them.
+    """
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, (dict, list, tuple)):
             yield from leaves(value)

@@ -1,6 +1,8 @@
-"""Makes the ways out of a process lead past the recorder: os._exit, sys.exit, exit, SIGTERM, exceptions, a fork.
+"""Makes the ways out of a process lead past the recorder: os._exit, sys.exit, exit, SIGTERM,
+exceptions, a fork.
 
-The ordinary end is atexit's (`imports`). What kills a process outright leaves the recorder's last periodic write.
+The ordinary end is atexit's (`imports`). What kills a process outright leaves the recorder's last
+periodic write.
 """
 
 import builtins
@@ -17,16 +19,22 @@ from _xmem import FOLDER
 
 _LIBRARY = sysconfig.get_paths()["stdlib"]
 _ASKED = re.compile(
-    r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
+    r"(?:KeyError: '|environment variable )"
+    r"((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
 )
-"""In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+"""In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a
+launcher's is not set."""
 MOST_CAUSES = 50
-_ONLY_IF_ASKED = re.compile(r"KeyError: '(SLURM_(?:NTASKS|NPROCS|(CPUS_PER_TASK|NTASKS_PER_NODE)))'")
+_ONLY_IF_ASKED = re.compile(
+    r"KeyError: '(SLURM_(?:NTASKS|NPROCS|(CPUS_PER_TASK|NTASKS_PER_NODE)))'"
+)
 """In what os.environ raises for what Slurm sets where a job says it (sbatch(1), 22.05 to 25.11)."""
 
 
 def hook(recorder):
-    """Let `recorder` know when this process, or a forked child of it, ends on its own or is asked to."""
+    """Let `recorder` know when this process, or a forked child of it, ends on its own or is asked
+    to.
+    """
     os.register_at_fork(after_in_child=recorder.in_child)
     leave, raise_exit = os._exit, sys.exit
 
@@ -37,11 +45,15 @@ def hook(recorder):
     def noted_exit(status=None):
         if threading.current_thread() is threading.main_thread():
             asked = "SystemExit: %s" % (status,) if status else None
-            recorder.asked_to_exit(asked and _located(asked, traceback.walk_stack(sys._getframe(1))))
+            recorder.asked_to_exit(
+                asked and _located(asked, traceback.walk_stack(sys._getframe(1)))
+            )
         raise_exit(status)
 
     os._exit, sys.exit = noted_leave, noted_exit
-    quitter = type(getattr(builtins, "exit", None))  # of exit() and quit(), which the site module has put there
+    quitter = type(
+        getattr(builtins, "exit", None)
+    )  # of exit() and quit(), which the site module has put there
     if quitter.__name__ == "Quitter":
         quitter.__call__ = lambda _self, status=None: noted_exit(status)
 
@@ -52,20 +64,26 @@ def hook(recorder):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    ):
         signal.signal(signal.SIGTERM, terminated)
 
 
 def last():
     """Return the exception that ended the script, or None.
 
-    The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts replace.
+    The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts
+    replace.
     """
     return getattr(sys, "last_value", None)
 
 
 def uncaught():
-    """Return the exception that ended the script, in one line, with the line of the user's that led to it; or None."""
+    """Return the exception that ended the script, in one line, with the line of the user's that led
+    to it; or None.
+    """
     error = last()
     if error is None:
         return None
@@ -77,7 +95,9 @@ def uncaught():
 
 
 def _for_want_of(error):
-    """Return in words what could not be imported, where an exception came of that (transformers' lazy modules)."""
+    """Return in words what could not be imported, where an exception came of that (transformers'
+    lazy modules).
+    """
     root = error
     for _ in range(MOST_CAUSES):
         root = root.__cause__ or root
@@ -85,7 +105,8 @@ def _for_want_of(error):
 
 
 def _located(said, frames):
-    """Add file and line of the innermost of `frames` that is of the user's own code, where there is one.
+    """Add file and line of the innermost of `frames` that is of the user's own code, where there is
+    one.
 
     `frames` are (frame, line), the innermost first.
     """
@@ -112,15 +133,25 @@ def _short(file):
 
 
 def one_line(error):
-    """Return an exception's type and the first line of what it says; of a data loader's, what its worker raised."""
+    """Return an exception's type and the first line of what it says; of a data loader's, what its
+    worker raised.
+    """
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("Caught ") and "worker" in lines[0] and len(lines) > 1:
-        return lines[-1].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
-    return _explained("%s: %s" % (type(error).__name__, lines[0])) if lines[0] else type(error).__name__
+        return lines[
+            -1
+        ].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
+    return (
+        _explained("%s: %s" % (type(error).__name__, lines[0]))
+        if lines[0]
+        else type(error).__name__
+    )
 
 
 def _explained(error):
-    """Return the error of a script; what to do about it where that is for a variable which Slurm has not set."""
+    """Return the error of a script; what to do about it where that is for a variable which Slurm
+    has not set.
+    """
     of_slurm = _ONLY_IF_ASKED.search(error)
     if of_slurm is not None and "SLURM_PROCID" in os.environ and of_slurm[1] not in os.environ:
         option = "--" + (of_slurm[2] or "NTASKS").lower().replace("_", "-")
@@ -129,15 +160,18 @@ def _explained(error):
     if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
         return error
     return (
-        "%s is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT in the batch script, and in each"
-        " task RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, or start it with torchrun"
+        "%s is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT in the batch "
+        "script, and in each"
+        " task RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, or start it "
+        "with torchrun"
     ) % name[1]
 
 
 def kill_workers():
     """End the processes that `multiprocessing` started here, as it does itself at an ordinary exit.
 
-    Data loaders notice that their parent is gone only after seconds, and until then hold its stdout open.
+    Data loaders notice that their parent is gone only after seconds, and until then hold its stdout
+    open.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     for child in multiprocessing.active_children() if multiprocessing else ():

@@ -1,21 +1,26 @@
-"""Notes which files this Python opens and which folders it lists, so that an estimate can be trusted while they stay.
+"""Notes which files this Python opens and which folders it lists, so that an estimate can be
+trusted while they stay.
 
-All Pythons of a dry run write to one file, `files.log` beside the traces: a line for the first time that each of them
-meets a path, written at once, as a process may be ended at any time. A line is "KIND SIZE MTIME_NS PATH" and a NUL:
+All Pythons of a dry run write to one file, `files.log` beside the traces: a line for the first time
+that each of them meets a path, written at once, as a process may be ended at any time. A line is
+"KIND SIZE MTIME_NS PATH" and a NUL:
 
-    R   was there when it was opened for reading (or loaded as an extension module); its size and time as of then
+    R   was there when it was opened for reading (or loaded as an extension module); its size and
+        time as of then
     D   a folder that was listed; by the import system: only where packages are installed
-    A   was not there when it was opened or asked after, or is a folder that was made: what is read below that is the
-        job's own
-    I   a container's image: for SIZE the number of its header (dryrun/containers/images.py), beside its own line
+    A   was not there when it was opened or asked after, or is a folder that was made: what is read
+        below that is the job's own
+    I   a container's image: for SIZE the number of its header (dryrun/containers/images.py), beside
+        its own line
     W   opened for writing, or renamed to: what is read there later is the job's own
     T   there were too many: what follows is not noted
 
-In a container only what lies outside of its image is noted, under its path there; the image itself was noted by who
-started it.
+In a container only what lies outside of its image is noted, under its path there; the image itself
+was noted by who started it.
 
-The limits of Python's audit events: what native code opens itself (a tokenizer in Rust). They have none for what
-os.path.exists and its like ask: so `os.stat` and `os.lstat`, by which they do, are watched for what is not there.
+The limits of Python's audit events: what native code opens itself (a tokenizer in Rust). They have
+none for what os.path.exists and its like ask: so `os.stat` and `os.lstat`, by which they do, are
+watched for what is not there.
 """
 
 import functools
@@ -30,8 +35,16 @@ MOST = 40_000
 """Paths noted by one process. A job of torch and transformers opens about 4,000."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR
-_IMPORTING = ("<frozen importlib", "/importlib/", "importlib_metadata", "pkgutil", "pkg_resources", "setuptools")
-"""What lists the folders of sys.path in search of modules; a training script's own folder changes with every job."""
+_IMPORTING = (
+    "<frozen importlib",
+    "/importlib/",
+    "importlib_metadata",
+    "pkgutil",
+    "pkg_resources",
+    "setuptools",
+)
+"""What lists the folders of sys.path in search of modules; a training script's own folder changes
+with every job."""
 _UNSTEADY = ("/proc/", "/sys/", "/dev/")
 
 
@@ -40,8 +53,13 @@ def _has_packages(folder):
 
 
 def mounts(rows):
-    """Return [[device, folder of it, where it is mounted]], of a mountinfo's fields as they are written there."""
-    return [[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), each) for each in row] for row in rows]
+    """Return [[device, folder of it, where it is mounted]], of a mountinfo's fields as they are
+    written there.
+    """
+    return [
+        [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), each) for each in row]
+        for row in rows
+    ]
 
 
 def _below(path, folder):
@@ -51,7 +69,9 @@ def _below(path, folder):
 
 
 class Outside:
-    """Where the files of a container are outside of it: `there` are the mounts outside (`mounts`), `here` its own."""
+    """Where the files of a container are outside of it: `there` are the mounts outside (`mounts`),
+    `here` its own.
+    """
 
     def __init__(self, there, here):
         self._there, self._here = there, here
@@ -156,28 +176,38 @@ class _Notes:
 
     def _write(self, line):
         if self._pid != os.getpid():  # a forked child may have closed what it inherited
-            self._log = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._log = os.open(
+                self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
             self._pid = os.getpid()
         os.write(self._log, line)
 
 
 def _line(kind, path, outside=None):
     """Return the line for a file as it is now; None for one of a container's own."""
-    if kind == "R" and path.endswith(".pyc"):  # a module that was compiled before: its source decides
+    if kind == "R" and path.endswith(
+        ".pyc"
+    ):  # a module that was compiled before: its source decides
         folder, name = os.path.split(path)
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
-        path = source if os.path.basename(folder) == "__pycache__" and os.path.exists(source) else path
+        path = (
+            source if os.path.basename(folder) == "__pycache__" and os.path.exists(source) else path
+        )
     size = mtime = 0
     if kind != "W":
         try:
             status = os.stat(path)
-            if kind == "R" and stat.S_ISDIR(status.st_mode):  # what is opened of a folder are no names
+            if kind == "R" and stat.S_ISDIR(
+                status.st_mode
+            ):  # what is opened of a folder are no names
                 return None
             size, mtime = status.st_size, status.st_mtime_ns
         except OSError:
             kind = "A"
     path = path if outside is None else outside.path(path)
-    return None if path is None else b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
+    return (
+        None if path is None else b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
+    )
 
 
 def install(folder, audit):
@@ -192,6 +222,10 @@ def install(folder, audit):
         look = getattr(os, name)
         watched = notes.missing(look)
         setattr(os, name, watched)
-        for can in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):  # as shutil.rmtree asks
+        for can in (
+            os.supports_dir_fd,
+            os.supports_fd,
+            os.supports_follow_symlinks,
+        ):  # as shutil.rmtree asks
             if look in can:
                 can.add(watched)

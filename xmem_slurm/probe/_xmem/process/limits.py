@@ -1,8 +1,9 @@
-"""Would the limits of a share of a GPU hold this process, and those that it starts (xmem_slurm/rewriting/sharing.py)?
+"""Would the limits of a share of a GPU hold this process, and those that it starts
+(xmem_slurm/rewriting/sharing.py)?
 
-They are variables. They do not hold where a process finds or sets others, sets torch's own limit, or starts children in
-an environment of its own without them. XMEM_LIMITS has each variable as the job was submitted, null for one that was
-not set.
+They are variables. They do not hold where a process finds or sets others, sets torch's own limit,
+or starts children in an environment of its own without them. XMEM_LIMITS has each variable as the
+job was submitted, null for one that was not set.
 """
 
 import functools
@@ -13,24 +14,35 @@ import re
 from _xmem.process.audit import Listener
 
 _OF_TORCH = re.compile("PYTORCH_(CUDA_)?ALLOC_CONF")
-_DROPPED = re.compile(r"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment|-u\s*\w*ALLOC_CONF)\s|\bunset\s[^;\n]*ALLOC_CONF")
+_DROPPED = re.compile(
+    r"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment|-u\s*\w*ALLOC_CONF)\s|\bunset\s[^;\n]*ALLOC_CONF"
+)
 
 
 class ShareLimits:
-    """Looks at this process before torch reads the variables, and at what it starts from then on."""
+    """Looks at this process before torch reads the variables, and at what it starts from then
+    on.
+    """
 
     def __init__(self, environ):
         self._expected = json.loads(environ.get("XMEM_LIMITS", "{}"))
         self._broken = {}  # code: by what, the first time
         if self._expected:
             audit = Listener()
-            audit.take(("subprocess.Popen",), lambda _executable, words, _folder, environ: self._child(words, environ))
-            audit.take(("os.exec", "os.posix_spawn", "os.spawn"), lambda *found: self._child(*found[-2:]))
+            audit.take(
+                ("subprocess.Popen",),
+                lambda _executable, words, _folder, environ: self._child(words, environ),
+            )
+            audit.take(
+                ("os.exec", "os.posix_spawn", "os.spawn"), lambda *found: self._child(*found[-2:])
+            )
             audit.take(("os.system",), lambda command: self._child(command, None))
             self._look()
 
     def doubt(self, note):
-        """Say what would keep the limits from holding, by what it does away with: torch's, or all variables."""
+        """Say what would keep the limits from holding, by what it does away with: torch's, or all
+        variables.
+        """
         self._look()
         for code, detail in self._broken.items():
             note(code, detail)
@@ -49,19 +61,37 @@ class ShareLimits:
         self._broken.setdefault(code, detail)
 
     def _look(self):
-        for name in (n for n, value in self._expected.items() if _spelled(os.environ.get(n)) != _spelled(value)):
+        for name in (
+            n
+            for n, value in self._expected.items()
+            if _spelled(os.environ.get(n)) != _spelled(value)
+        ):
             code = "own-allocator" if _OF_TORCH.fullmatch(name) else "own-environment"
             self._note(code, "the job sets %s itself" % name)
 
     def _child(self, words, environ):
-        """A child is started by these words; `environ` is None where it has this process's environment."""
-        words = [os.fsdecode(word) for word in ([words] if isinstance(words, (str, bytes)) else words)] or [""]
-        own = None if environ is None else {os.fsdecode(n): os.fsdecode(v) for n, v in environ.items()}
-        kept = own is None or ("XMEM_LIMITS" in own and all(own.get(n) == os.environ.get(n) for n in self._expected))
+        """A child is started by these words; `environ` is None where it has this process's
+        environment.
+        """
+        words = [
+            os.fsdecode(word) for word in ([words] if isinstance(words, (str, bytes)) else words)
+        ] or [""]
+        own = (
+            None
+            if environ is None
+            else {os.fsdecode(n): os.fsdecode(v) for n, v in environ.items()}
+        )
+        kept = own is None or (
+            "XMEM_LIMITS" in own and all(own.get(n) == os.environ.get(n) for n in self._expected)
+        )
         if not kept or _DROPPED.search(" ".join(words) + " "):
-            self._note("own-environment", "the job starts %s in an environment of its own" % words[0])
+            self._note(
+                "own-environment", "the job starts %s in an environment of its own" % words[0]
+            )
 
 
 def _spelled(value):
-    """Return a value as it stands in a dry run, which records torch's own allocator (`record/recorder`)."""
+    """Return a value as it stands in a dry run, which records torch's own allocator
+    (`record/recorder`).
+    """
     return value and value.replace("cudaMallocAsync", "native")

@@ -1,4 +1,6 @@
-"""Notes which host or address this Python asked for last: a dry run has no network, and what fails then says less."""
+"""Notes which host or address this Python asked for last: a dry run has no network, and what fails
+then says less.
+"""
 
 import os
 import sys
@@ -55,12 +57,16 @@ def missing(error=None):
 
 
 def _not_cached(error):
-    """Return, as `hf download` takes it, the repository that an exception came for want of; or None.
+    """Return, as `hf download` takes it, the repository that an exception came for want of; or
+    None.
 
-    huggingface_hub asks nobody in a dry run (HF_HUB_OFFLINE), and what transformers raises does not name it.
+    huggingface_hub asks nobody in a dry run (HF_HUB_OFFLINE), and what transformers raises does not
+    name it.
     """
     for each in _causes(error):
-        if type(each).__name__ in _HUB_WITHOUT_NETWORK and type(each).__module__.startswith("huggingface_hub"):
+        if type(each).__name__ in _HUB_WITHOUT_NETWORK and type(each).__module__.startswith(
+            "huggingface_hub"
+        ):
             for frame, _line in traceback.walk_tb(each.__traceback__):
                 if isinstance(frame.f_locals.get("repo_id"), str):
                     kind = frame.f_locals.get("repo_type")
@@ -79,9 +85,11 @@ def _causes(error):
 
 
 def may_explain(error):
-    """Whether an exception may be for want of what was asked for: it, or what it was raised for, came of the same line.
+    """Whether an exception may be for want of what was asked for: it, or what it was raised for,
+    came of the same line.
 
-    datasets asks for a counter of downloads at each load_dataset, of local files, too, and does well without it.
+    datasets asks for a counter of downloads at each load_dataset, of local files, too, and does
+    well without it.
     """
     for each in _causes(error):
         places = ((frame.f_code, line) for frame, line in traceback.walk_tb(each.__traceback__))

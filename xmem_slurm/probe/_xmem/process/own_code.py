@@ -1,9 +1,17 @@
-"""Which modules are the job's own code, and which are Python's library, torch or another installed package?"""
+"""Which modules are the job's own code, and which are Python's library, torch or another installed
+package?
+"""
 
 import functools
 import sys
 
-_NOT_FOLLOWED = {"torch", "numpy", "triton", "_xmem", *getattr(sys, "stdlib_module_names", sys.builtin_module_names)}
+_NOT_FOLLOWED = {
+    "torch",
+    "numpy",
+    "triton",
+    "_xmem",
+    *getattr(sys, "stdlib_module_names", sys.builtin_module_names),
+}
 _PACKAGES = ("site-packages", "dist-packages")
 
 

@@ -1,4 +1,6 @@
-"""Says in a word where this process is, to whoever waits for the dry run (dryrun/live_progress.py): nobody has to."""
+"""Says in a word where this process is, to whoever waits for the dry run (dryrun/live_progress.py):
+nobody has to.
+"""
 
 import os
 import time
@@ -8,7 +10,8 @@ LEAST_SECONDS = 0.1
 
 
 class Says:
-    """A voice, if `environ` names a socket for it beside the traces (XMEM_SAYS); it never waits, and never fails.
+    """A voice, if `environ` names a socket for it beside the traces (XMEM_SAYS); it never waits,
+    and never fails.
 
     `spent` returns the seconds that the dry run has taken so far: they stand before the words.
     """
@@ -30,7 +33,8 @@ class Says:
         rank, size = ranks() if ranks else (0, 1)
         which = "rank %d of %d: " % (rank, size) if size > 1 else ""
         try:
-            # A socket's path has 107 bytes at most. What lies in our folder is nothing that the job read (`files`).
+            # A socket's path has 107 bytes at most. What lies in our folder is nothing that the job
+            # read (`files`).
             traces = os.open(self._traces, os.O_PATH)
             try:
                 voice = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)

@@ -1,4 +1,6 @@
-"""Maps the stand-in CUDA libraries under a torch that is about to be imported, and reads what they could not see."""
+"""Maps the stand-in CUDA libraries under a torch that is about to be imported, and reads what they
+could not see.
+"""
 
 import ctypes
 import json
@@ -12,7 +14,9 @@ _TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTIL
 
 
 def torch_build(folder):
-    """Return (torch version, CUDA version or None) of the torch in `folder`, without importing it."""
+    """Return (torch version, CUDA version or None) of the torch in `folder`, without importing
+    it.
+    """
     with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
         text = file.read()
     version, cuda = _TORCH_VERSION.search(text), _CUDA_VERSION.search(text)
@@ -20,40 +24,60 @@ def torch_build(folder):
 
 
 def map_stand_ins(folder, command):
-    """Map the stand-ins for the torch in `folder` under the names that it links to; return the CUDA runtime's.
+    """Map the stand-ins for the torch in `folder` under the names that it links to; return the CUDA
+    runtime's.
 
-    The dynamic loader never looks for a library whose SONAME is mapped already, so this wins over torch's RPATH, and
-    the real libraries may lie beside it. `command`, given the folder, prints where they are, built if need be; this
-    Python stands for a first word that is empty.
+    The dynamic loader never looks for a library whose SONAME is mapped already, so this wins over
+    torch's RPATH, and the real libraries may lie beside it. `command`, given the folder, prints
+    where they are, built if need be; this Python stands for a first word that is empty.
     """
     os.environ.setdefault("XMEM_DEVICE_CUDNN", real_cudnn(folder))
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"}
+    clean = {
+        k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"
+    }
     asker = command if command[0] else [os.readlink("/proc/self/exe"), "-I", "-S", *command[1:]]
-    build = subprocess.run([*asker, folder], env=clean, cwd="/", capture_output=True, text=True, check=False)
+    build = subprocess.run(
+        [*asker, folder], env=clean, cwd="/", capture_output=True, text=True, check=False
+    )
     if build.returncode:
-        raise RuntimeError((build.stderr.strip() or "the stand-in CUDA libraries could not be built").splitlines()[-1])
+        raise RuntimeError(
+            (build.stderr.strip() or "the stand-in CUDA libraries could not be built").splitlines()[
+                -1
+            ]
+        )
     built = build.stdout.strip()
     names = sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name))
-    libraries = [ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL) for name in names if ".so" in name]
+    libraries = [
+        ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL)
+        for name in names
+        if ".so" in name
+    ]
     return libraries[0]
 
 
 def real_cudnn(folder):
-    """Return the path of the cuDNN that the torch in `folder` would load on a GPU, or "" if there is none.
+    """Return the path of the cuDNN that the torch in `folder` would load on a GPU, or "" if there
+    is none.
 
-    The stand-in libcudnn asks it, from another process, for plans and workspaces. The places and their order are those
-    of torch's RPATH, torch/__init__.py (`_preload_cuda_deps`), the dynamic loader and conda.
+    The stand-in libcudnn asks it, from another process, for plans and workspaces. The places and
+    their order are those of torch's RPATH, torch/__init__.py (`_preload_cuda_deps`), the dynamic
+    loader and conda.
     """
     beside = [os.path.dirname(folder), *sys.path]
     places = [os.path.join(place, "nvidia", "cudnn", "lib") for place in beside]
-    places += [os.path.join(folder, "lib"), *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
+    places += [
+        os.path.join(folder, "lib"),
+        *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
+    ]
     places += [os.path.join(sys.prefix, "lib")]
     paths = [os.path.join(place, "libcudnn_graph.so.9") for place in places if place]
     return next((path for path in paths if os.path.isfile(path)), "")
 
 
 def place(device):
-    """Return which GPU of the job number `device` of this process is, as CUDA_VISIBLE_DEVICES names it on its node."""
+    """Return which GPU of the job number `device` of this process is, as CUDA_VISIBLE_DEVICES names
+    it on its node.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     name = visible[device] if device < len(visible) and visible[device] else str(device)
     node = os.environ.get("XMEM_NODE", "0")
@@ -61,7 +85,9 @@ def place(device):
 
 
 def doubts(runtime):
-    """Return what the stand-ins, by their `runtime`, could not answer so far: [{code, detail, count}]."""
+    """Return what the stand-ins, by their `runtime`, could not answer so far: [{code, detail,
+    count}].
+    """
     return _report(runtime.xmem_device_report)
 
 
@@ -77,7 +103,9 @@ def mallocs_before_launch(runtime, device):
 
 
 def work(runtime):
-    """Return what the GPU was given to do from one optimizer step to the next (form: device/src/cudart/work.c)."""
+    """Return what the GPU was given to do from one optimizer step to the next (form:
+    device/src/cudart/work.c).
+    """
     return _report(runtime.xmem_work_report)
 
 

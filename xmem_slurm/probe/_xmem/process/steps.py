@@ -1,43 +1,54 @@
-"""Counts optimizer steps, and tells when they only repeat what was seen. Seconds are those of `process/clock`."""
+"""Counts optimizer steps, and tells when they only repeat what was seen. Seconds are those of
+`process/clock`.
+"""
 
 import weakref
 
 from _xmem.process import alive
 
 STEADY_STEPS = 3
-"""So many steps of every optimizer without a new peak, and the run repeats itself: the first step lacks the optimizer's
-state, the second is the first whole one."""
+"""So many steps of every optimizer without a new peak, and the run repeats itself: the first step
+lacks the optimizer's state, the second is the first whole one."""
 ALIKE_STEPS = 2
 """So many are enough in a brief run where each of them asked for what an earlier one did."""
 MANY_STEPS = 64
-"""After so many it does so all the same: what still grows then (losses that are kept) grows with every step."""
+"""After so many it does so all the same: what still grows then (losses that are kept) grows with
+every step."""
 GONE = 2
-"""Where an optimizer has missed so many steps of each there was, another one tells when the script comes round."""
+"""Where an optimizer has missed so many steps of each there was, another one tells when the script
+comes round."""
 MISSED = 4
-"""An optimizer that missed so many of its turns is not in use any more: another has taken its place."""
+"""An optimizer that missed so many of its turns is not in use any more: another has taken its
+place."""
 WAIT_SECONDS = 10.0
-"""How long an optimizer that has not stepped at all is waited for: a GAN's generator may step once in many steps."""
+"""How long an optimizer that has not stepped at all is waited for: a GAN's generator may step once
+in many steps."""
 
 
 class Steps:
     """The steps of all optimizers of a process.
 
-    An optimizer is known by its first parameter: some scripts make a new one over the same parameters for every step.
+    An optimizer is known by its first parameter: some scripts make a new one over the same
+    parameters for every step.
     """
 
     def __init__(self):
         self.number = 0
-        """Steps of the optimizer that made the most: where each parameter has its own, a step is one round of all."""
+        """Steps of the optimizer that made the most: where each parameter has its own, a step is
+        one round of all."""
         self.leads = False
         """Whether the step that was counted last was one by which the script comes round."""
-        self._leader = None  # the optimizer whose are those: the one with the most steps, as long as it is in use
-        self._seen = {}  # id of the parameter: [reference to it, steps, steps since the peak, the last one's number]
+        # the optimizer whose are those: the one with the most steps, as long as it is in use
+        self._leader = None
+        # id of the parameter: [reference to it, steps, steps since the peak, the last one's number]
+        self._seen = {}
         self._all = 0
         self._began = None
         self._waited_for = None
 
     def stepped(self, optimizer, grew, now):
-        """Count a step, in which a peak of memory may have grown; `now` in seconds. Return how many it was of its own.
+        """Count a step, in which a peak of memory may have grown; `now` in seconds. Return how many
+        it was of its own.
 
         One without parameters has none.
         """
@@ -54,7 +65,9 @@ class Steps:
         seen[1] += 1
         seen[2] += 1
         leader, seen[3] = self._leader, self._all
-        gone = leader is None or leader[0]() is None or self._all - leader[3] > GONE * len(self._seen)
+        gone = (
+            leader is None or leader[0]() is None or self._all - leader[3] > GONE * len(self._seen)
+        )
         if gone or seen[1] > leader[1]:
             self._leader = seen
         self.leads = seen is self._leader
@@ -76,21 +89,31 @@ class Steps:
     def repeat(self, enough=STEADY_STEPS):
         """Whether every optimizer in use has stepped often enough since a peak last grew."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen[0]() is not None}
-        used = [seen for seen in self._seen.values() if (self._all - seen[3]) * seen[1] <= MISSED * self._all]
+        used = [
+            seen
+            for seen in self._seen.values()
+            if (self._all - seen[3]) * seen[1] <= MISSED * self._all
+        ]
         since = 1 if self.number >= MANY_STEPS else 2
         return min((seen[since] for seen in used), default=0) >= enough
 
     def waits(self, optimizer_class, now):
-        """Whether there is an optimizer that has not stepped at all, and that was not waited for long."""
+        """Whether there is an optimizer that has not stepped at all, and that was not waited for
+        long.
+        """
         if self._waited_for is None:
             self._waited_for = self._has_unused(optimizer_class)
         return self._waited_for and self._began is not None and now - self._began < WAIT_SECONDS
 
     def _has_unused(self, optimizer_class):
         parameters = [_first_parameter(optimizer) for optimizer in alive.made(optimizer_class)]
-        return any(parameter is not None and id(parameter) not in self._seen for parameter in parameters)
+        return any(
+            parameter is not None and id(parameter) not in self._seen for parameter in parameters
+        )
 
 
 def _first_parameter(optimizer):
     """Return an optimizer's first parameter; None of one whose groups are all empty."""
-    return next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
+    return next(
+        (parameter for group in optimizer.param_groups for parameter in group["params"]), None
+    )

@@ -1,7 +1,8 @@
 """Have a script's other threads go on, as they do on a GPU while that is busy with a step.
 
-Here a step takes no time, so a thread that puts batches on the GPU ahead of the training never fills its queue. After
-each of the first steps that there is such a thread it is waited for until it asks for nothing more: the queue is full.
+Here a step takes no time, so a thread that puts batches on the GPU ahead of the training never
+fills its queue. After each of the first steps that there is such a thread it is waited for until it
+asks for nothing more: the queue is full.
 """
 
 import threading
@@ -11,7 +12,8 @@ import weakref
 STEPS = 4
 """After so many steps, from when a thread is met; later ones may find less there."""
 QUIET_SECONDS = 0.05
-"""Who has not asked for memory for so long waits: the time that a batch takes to be read, with some to spare..."""
+"""Who has not asked for memory for so long waits: the time that a batch takes to be read, with some
+to spare..."""
 MOST_SECONDS = 1.0
 """...and at the most, after one step..."""
 ALL_SECONDS = 5.0
@@ -26,7 +28,9 @@ class OtherThreads:
         self._steps, self._spent, self._work_ahead = 0, 0.0, False
 
     def go_on(self, served):
-        """Wait, if there are any, until they do not change what `served` returns, how much was allocated so far."""
+        """Wait, if there are any, until they do not change what `served` returns, how much was
+        allocated so far.
+        """
         others = [each for each in threading.enumerate() if self._may_work(each)]
         if any(each not in self._met for each in others):
             self._met.update(others)
@@ -44,7 +48,9 @@ class OtherThreads:
             before = now
         self._spent += time.monotonic() - began
         self._work_ahead |= before != first
-        if before == first and not self._steps:  # such as those of progress bars, which each epoch has anew
+        if (
+            before == first and not self._steps
+        ):  # such as those of progress bars, which each epoch has anew
             self._idle.update(map(_work_of, others))
 
     def doubt(self, note):
@@ -54,8 +60,14 @@ class OtherThreads:
 
     def _may_work(self, thread):
         """Whether it is the script's: not torch's own, in which Python was called, nor ours."""
-        ours = thread in (threading.main_thread(), threading.current_thread()) or thread.name == "xmem"
-        return not ours and not isinstance(thread, threading._DummyThread) and _work_of(thread) not in self._idle
+        ours = (
+            thread in (threading.main_thread(), threading.current_thread()) or thread.name == "xmem"
+        )
+        return (
+            not ours
+            and not isinstance(thread, threading._DummyThread)
+            and _work_of(thread) not in self._idle
+        )
 
 
 def _work_of(thread):

@@ -1,13 +1,13 @@
 """What the script's own code is told of the time, so that it is seen what it does by it.
 
-Note [Times]: a dry run takes seconds where the job takes hours, so what a script does every half an hour, or an hour
-before its limit, never comes. `time.time` and its like therefore give numbers to the script's own code that
-notice what they are compared with; packages get the plain ones. A line whose comparisons were all with a time that was
-still to come is a doubt.
+Note [Times]: a dry run takes seconds where the job takes hours, so what a script does every half an
+hour, or an hour before its limit, never comes. `time.time` and its like therefore give numbers to
+the script's own code that notice what they are compared with; packages get the plain ones. A line
+whose comparisons were all with a time that was still to come is a doubt.
 
-In the other course of the clock (XMEM_CLOCK=leaps) such times come: at the second of these comparisons of a line, and
-whenever their number has doubled, time leaps to the one in question. What needs more of the two courses stands
-(`dryrun/engines`).
+In the other course of the clock (XMEM_CLOCK=leaps) such times come: at the second of these
+comparisons of a line, and whenever their number has doubled, time leaps to the one in question.
+What needs more of the two courses stands (`dryrun/engines`).
 
 Not noticed: whole numbers (`int(seconds)`, `time.time_ns`), and `datetime`.
 """
@@ -25,7 +25,9 @@ BEYOND = 1e-3
 
 
 class _WaitingLine:
-    """What a line of the script has compared with times: how many were to come, and whether one had passed."""
+    """What a line of the script has compared with times: how many were to come, and whether one had
+    passed.
+    """
 
     def __init__(self):
         self.to_come, self.passed = 0, False
@@ -51,7 +53,9 @@ class Times:
         return now
 
     def left(self, line, seconds):
-        """A line compares with a time that comes in so many seconds; return how many are left of them."""
+        """A line compares with a time that comes in so many seconds; return how many are left of
+        them.
+        """
         met = self._lines.setdefault(line, _WaitingLine())
         if seconds <= 0:
             met.passed = True
@@ -73,8 +77,8 @@ class Times:
 class Time(float):
     """A point in time, or a length of time, in any unit.
 
-    `look` is which look at the clock it is from, 0 of a length; `rate` is how much it grows in a second, were the clock
-    looked at anew.
+    `look` is which look at the clock it is from, 0 of a length; `rate` is how much it grows in a
+    second, were the clock looked at anew.
     """
 
     __slots__ = ("look", "rate", "times")
@@ -119,7 +123,9 @@ class Time(float):
         return self._in_another_unit(float.__floordiv__, other, float.__truediv__)
 
     def _in_another_unit(self, operator, other, of_rate):
-        """Return what an operator gives; with a tensor, or an array, that is theirs, and nothing is computed here."""
+        """Return what an operator gives; with a tensor, or an array, that is theirs, and nothing is
+        computed here.
+        """
         value = operator(self, other)
         if value is NotImplemented or isinstance(other, Time):
             return value
@@ -139,7 +145,9 @@ class Time(float):
 
 
 def _compare(comparison, one, other):
-    """Compare a time with what may be a number, and notice that: two lengths are compared to see which took longer."""
+    """Compare a time with what may be a number, and notice that: two lengths are compared to see
+    which took longer.
+    """
     answer = comparison(one, other)
     both = isinstance(other, Time)
     if answer is NotImplemented or (both and not (one.look or other.look)):
@@ -147,7 +155,11 @@ def _compare(comparison, one, other):
     frame = sys._getframe(2)
     now, then = (other, one) if both and other.look > one.look else (one, other)
     rate = now.rate
-    if not rate or not math.isfinite(then) or not own_code.is_of_the_job(frame.f_globals.get("__name__")):
+    if (
+        not rate
+        or not math.isfinite(then)
+        or not own_code.is_of_the_job(frame.f_globals.get("__name__"))
+    ):
         return answer
     line = frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno
     seconds = (float(then) - float(now)) / rate

@@ -1,13 +1,16 @@
-"""What saving and loading ask of ranks that do not run: a checkpoint in shards, and the optimizer's state under FSDP1.
+"""What saving and loading ask of ranks that do not run: a checkpoint in shards, and the optimizer's
+state under FSDP1.
 
-Objects that are gathered are this rank's in each place (`ranks/peers`). A plan in which all ranks write the same part
-of a tensor is one that torch refuses, and parameters that lie on other ranks whole have no state on this one. The names
-are torch's own, 2.4 to 2.15.
+Objects that are gathered are this rank's in each place (`ranks/peers`). A plan in which all ranks
+write the same part of a tensor is one that torch refuses, and parameters that lie on other ranks
+whole have no state on this one. The names are torch's own, 2.4 to 2.15.
 """
 
 
 def always_valid(valid, _planner):
-    """Let the parts that this rank was asked for be written by it, so that it can load them; the rest is nobody's."""
+    """Let the parts that this rank was asked for be written by it, so that it can load them; the
+    rest is nobody's.
+    """
     return lambda plans, metadata: len(plans) > 1 or valid(plans, metadata)
 
 
@@ -17,13 +20,26 @@ def to_lowest_rank(without_twins, _planner):
 
 
 def with_all_keys(map_keys, optim):
-    """Let parameters of which this rank holds nothing have the state that those that it holds have."""
+    """Let parameters of which this rank holds nothing have the state that those that it holds
+    have.
+    """
 
     def map_all_keys(state_dict, group, parameters, names, *managed, merge_keys=False):
-        everyone, own = map_keys(state_dict, group, parameters, names, *managed, merge_keys=merge_keys)
+        everyone, own = map_keys(
+            state_dict, group, parameters, names, *managed, merge_keys=merge_keys
+        )
         if merge_keys and own:
-            elsewhere = [tuple(names[each]) for each in parameters.values() if each.requires_grad and not each.numel()]
-            everyone = sorted({*everyone, *(optim._OptimStateKey(each, is_fsdp_managed=True) for each in elsewhere)})
+            elsewhere = [
+                tuple(names[each])
+                for each in parameters.values()
+                if each.requires_grad and not each.numel()
+            ]
+            everyone = sorted(
+                {
+                    *everyone,
+                    *(optim._OptimStateKey(each, is_fsdp_managed=True) for each in elsewhere),
+                }
+            )
         return everyone, own
 
     return map_all_keys

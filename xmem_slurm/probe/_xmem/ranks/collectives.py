@@ -1,10 +1,11 @@
 """What the collectives of a rank give that runs without the others, as far as values decide shapes.
 
-Note [Ranks that are alike]: a collective's kernel does not run, and c10d raises no version counter, so what an output
-held before would still count as known. Where this rank's values are known (`values/known_values`), they stand for every
-rank's, also those of one that runs: a gather has them in each place, a sum is their multiple, and in an exchange of all
-with all, each rank sends this one what this one sends it, so that experts get as many tokens as they do on average.
-Where they are not known, neither is the output. gloo's tensors on the CPU get the same where they are small; of larger
+Note [Ranks that are alike]: a collective's kernel does not run, and c10d raises no version counter,
+so what an output held before would still count as known. Where this rank's values are known
+(`values/known_values`), they stand for every rank's, also those of one that runs: a gather has them
+in each place, a sum is their multiple, and in an exchange of all with all, each rank sends this one
+what this one sends it, so that experts get as many tokens as they do on average. Where they are not
+known, neither is the output. gloo's tensors on the CPU get the same where they are small; of larger
 ones torch's group without peers fills in what `all_gather` gives, and leaves the rest as it was.
 """
 
@@ -22,7 +23,9 @@ class Collectives:
         self._library = None  # what is registered holds as long as its library
 
     def put(self, tensor, values):
-        """Let `values` be those of this tensor from now on, of which `None` says that they are not known."""
+        """Let `values` be those of this tensor from now on, of which `None` says that they are not
+        known.
+        """
         self._put_all([tensor], [values])
 
     def _put_all(self, tensors, values):
@@ -30,8 +33,15 @@ class Collectives:
         torch, table = self._torch, self._known.table
         with torch.no_grad():
             whole = tensors[0]._base if tensors and type(tensors[0]) is torch.Tensor else None
-            if whole is not None and whole.is_cuda and table is not None and table.of(whole) is None:
-                all_of_it = all(each._base is whole for each in tensors) and all(each is not None for each in values)
+            if (
+                whole is not None
+                and whole.is_cuda
+                and table is not None
+                and table.of(whole) is None
+            ):
+                all_of_it = all(each._base is whole for each in tensors) and all(
+                    each is not None for each in values
+                )
                 if all_of_it and sum(each.numel() for each in tensors) == whole.numel():
                     table.note(whole, torch.zeros(whole.shape, dtype=whole.dtype, device="cpu"))
             for tensor, each in zip(tensors, values):  # noqa: B905 - Python 3.9
@@ -39,11 +49,15 @@ class Collectives:
 
     def _put_one(self, torch, table, tensor, values):
         """Let these be the values of one output; None: they are not known."""
-        if values is not None:  # gathers of parts that differ in size are known no further than their own
+        if (
+            values is not None
+        ):  # gathers of parts that differ in size are known no further than their own
             values = values.reshape(tensor.shape) if values.numel() == tensor.numel() else None
         if tensor.device.type == "cpu":
             if values is not None and not tensor.is_inference():
-                tensor.data.copy_(values)  # `data` has a version counter of its own: c10d does not raise the tensor's
+                tensor.data.copy_(
+                    values
+                )  # `data` has a version counter of its own: c10d does not raise the tensor's
         elif table is not None and table.applies(tensor) and tensor.layout is torch.strided:
             host = table.of(tensor)
             if values is not None and host is not None:
@@ -54,10 +68,19 @@ class Collectives:
                 table.note(tensor, values)
 
     def _values(self, tensor):
-        """Return a copy of a small tensor's values, in one dimension; None where they are not known."""
+        """Return a copy of a small tensor's values, in one dimension; None where they are not
+        known.
+        """
         torch, table = self._torch, self._known.table
-        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-        if not plain or table is None or not table.small(tensor) or torch._C._len_torch_dispatch_stack():
+        plain = (
+            type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        )
+        if (
+            not plain
+            or table is None
+            or not table.small(tensor)
+            or torch._C._len_torch_dispatch_stack()
+        ):
             return None
         known = self._known.of(tensor) if tensor.device.type in ("cpu", "cuda") else None
         return None if known is None else known.detach().reshape(-1).clone()
@@ -77,7 +100,7 @@ class Collectives:
 
         return among_alike
 
-    # -- outcomes: of this rank's number and how many there are; pairs of outputs, and their values --------------------
+    # -- outcomes: of this rank's number and how many there are; pairs of outputs, and their values
 
     def _gathered(self, _here, _world, outputs, inputs, *_options, **_more):
         """One list of outputs for each input, or the one for the only input."""
@@ -98,10 +121,22 @@ class Collectives:
 
     def _reduced(self, here, world, tensors, *options, **more):
         each, _ = _lists(tensors, None)
-        return [(each, [_over_ranks(self._values(one), _operation(options, more), here, world) for one in each])]
+        return [
+            (
+                each,
+                [
+                    _over_ranks(self._values(one), _operation(options, more), here, world)
+                    for one in each
+                ],
+            )
+        ]
 
     def _reduced_at_root(self, here, world, tensors, *options, **more):
-        return self._reduced(here, world, tensors, *options, **more) if here == _root(options, more) else []
+        return (
+            self._reduced(here, world, tensors, *options, **more)
+            if here == _root(options, more)
+            else []
+        )
 
     def _scattered(self, here, _world, outputs, inputs, *options, **more):
         outputs, inputs = _lists(outputs, inputs)
@@ -112,11 +147,21 @@ class Collectives:
     def _reduced_and_scattered(self, here, world, outputs, inputs, *options, **more):
         outputs, inputs = _lists(outputs, inputs)
         operation = _operation(options, more)
-        return [(outputs, [_over_ranks(self._values(each[here]), operation, here, world) for each in inputs])]
+        return [
+            (
+                outputs,
+                [_over_ranks(self._values(each[here]), operation, here, world) for each in inputs],
+            )
+        ]
 
     def _part_reduced(self, here, world, outputs, inputs, *options, **more):
         outputs, inputs = _lists(outputs, inputs)
-        return [(outputs, [self._own_part(one, _operation(options, more), here, world) for one in inputs])]
+        return [
+            (
+                outputs,
+                [self._own_part(one, _operation(options, more), here, world) for one in inputs],
+            )
+        ]
 
     def _own_part(self, tensor, operation, here, world):
         values = self._values(tensor)
@@ -125,7 +170,9 @@ class Collectives:
         return _over_ranks(values.reshape(world, -1)[here], operation, None, world)
 
     def _exchanged(self, here, _world, outputs, inputs, *_options, **_more):
-        parts = _matching([self._values(each) for each in inputs], [each.numel() for each in outputs], here)
+        parts = _matching(
+            [self._values(each) for each in inputs], [each.numel() for each in outputs], here
+        )
         return [(outputs, parts)]
 
     def _exchanged_at_once(self, here, world, *args, **_more):
@@ -135,26 +182,41 @@ class Collectives:
             return [([output], [None])]
         row = one.numel() // len(one)
         sent = values.split([split * row for split in splits] or len(values) // world)
-        parts = _matching(sent, [split * row for split in output_splits] or [output.numel() // world] * world, here)
-        return [([output], [None if any(each is None for each in parts) else self._torch.cat(parts)])]
+        parts = _matching(
+            sent,
+            [split * row for split in output_splits] or [output.numel() // world] * world,
+            here,
+        )
+        return [
+            ([output], [None if any(each is None for each in parts) else self._torch.cat(parts)])
+        ]
 
-    # -- operators -----------------------------------------------------------------------------------------------------
+    # -- operators ---------------------------------------------------------------------------------
 
     def begin(self):
-        """Stand beside the operators of torch.distributed._functional_collectives, through which DTensor goes."""
+        """Stand beside the operators of torch.distributed._functional_collectives, through which
+        DTensor goes.
+        """
         torch = self._torch
         try:
             self._library = torch.library.Library("_c10d_functional", "IMPL")
             below = torch._C._after_ADInplaceOrView_keyset
             for name, method in _FUNCTIONAL.items():
                 operator = getattr(torch.ops._c10d_functional, name).default
-                kernel = self._functional(operator.redispatch, below, getattr(self, _COLLECTIVES[method]))
+                kernel = self._functional(
+                    operator.redispatch, below, getattr(self, _COLLECTIVES[method])
+                )
                 self._library.impl(operator, kernel, "ADInplaceOrView", with_keyset=True)
         except (AttributeError, TypeError, RuntimeError) as error:
-            doubts.note("hook-missing", "other torch.ops._c10d_functional in this release (%s)" % type(error).__name__)
+            doubts.note(
+                "hook-missing",
+                "other torch.ops._c10d_functional in this release (%s)" % type(error).__name__,
+            )
 
     def _functional(self, redispatch, below, outcome):
-        """Return the kernel of an operator, which goes on to what is `below` and has the values of this outcome."""
+        """Return the kernel of an operator, which goes on to what is `below` and has the values of
+        this outcome.
+        """
         names = self._torch._C._distributed_c10d.ReduceOp
 
         def kernel(keys, given, *args, **kwargs):
@@ -162,8 +224,13 @@ class Collectives:
             out = redispatch(keys & below, given, *args, **kwargs)
             outcomes = []
             with contextlib.suppress(Exception):  # of a group that is only traced
-                group = sys.modules["torch.distributed.distributed_c10d"]._resolve_process_group(args[-1])
-                options = [getattr(names, each.upper(), None) if isinstance(each, str) else each for each in args[:-1]]
+                group = sys.modules["torch.distributed.distributed_c10d"]._resolve_process_group(
+                    args[-1]
+                )
+                options = [
+                    getattr(names, each.upper(), None) if isinstance(each, str) else each
+                    for each in args[:-1]
+                ]
                 if outcome == self._reduced:
                     outputs, inputs = _lists(out, given)
                     self._put_all(outputs, [self._values(each) for each in inputs])
@@ -183,10 +250,14 @@ def _lists(outputs, inputs):
 
 
 def _matching(sent, sizes, here):
-    """Return what comes from each rank: what this one sends it, or itself, as it is of the size that is expected."""
+    """Return what comes from each rank: what this one sends it, or itself, as it is of the size
+    that is expected.
+    """
     found = []
     for number, size in enumerate(sizes):
-        fitting = [each for each in (sent[number], sent[here]) if each is not None and len(each) == size]
+        fitting = [
+            each for each in (sent[number], sent[here]) if each is not None and len(each) == size
+        ]
         found.append(fitting[0] if fitting else None)
     return found
 
@@ -240,7 +311,8 @@ _COLLECTIVES = {
     "alltoall": "_exchanged",
     "alltoall_base": "_exchanged_at_once",
 }
-"""ProcessGroup's methods of torch 2.4 to 2.15. Their outputs come first, then their inputs, then options."""
+"""ProcessGroup's methods of torch 2.4 to 2.15. Their outputs come first, then their inputs, then
+options."""
 
 _FUNCTIONAL = {
     "all_reduce": "allreduce",
@@ -254,4 +326,5 @@ _FUNCTIONAL = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
     "all_to_all_single": "alltoall_base",
 }
-"""Operators of `_c10d_functional`, and the method that each stands for: input, options, the group's name."""
+"""Operators of `_c10d_functional`, and the method that each stands for: input, options, the group's
+name."""

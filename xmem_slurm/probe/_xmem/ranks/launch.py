@@ -1,7 +1,9 @@
-"""What starts a process for each GPU from within Python starts the first one, or the ranks that are asked for.
+"""What starts a process for each GPU from within Python starts the first one, or the ranks that are
+asked for.
 
-These are torch.distributed.run, which `accelerate launch` uses too, and torch.multiprocessing.spawn. What is asked for
-stands in XMEM_RUN_RANKS, as for the launchers of the batch script (`xmem_slurm/dryrun/shims/workers.py`).
+These are torch.distributed.run, which `accelerate launch` uses too, and
+torch.multiprocessing.spawn. What is asked for stands in XMEM_RUN_RANKS, as for the launchers of the
+batch script (`xmem_slurm/dryrun/shims/workers.py`).
 """
 
 import os
@@ -10,7 +12,9 @@ import sys
 
 
 def launch_agent(_launch, _api):
-    """What takes the place of torch's launcher, which is imported late: it needs packages that torch does not."""
+    """What takes the place of torch's launcher, which is imported late: it needs packages that
+    torch does not.
+    """
     return _launch_workers
 
 
@@ -23,7 +27,13 @@ def start_processes(start, _owner):
         os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
         task, tasks = _task()
         chosen = _chosen_of(nprocs * tasks, range(task * nprocs, (task + 1) * nprocs))
-        return start(_Chosen(fn, [each - task * nprocs for each in chosen]), args, len(chosen), *rest, **kwargs)
+        return start(
+            _Chosen(fn, [each - task * nprocs for each in chosen]),
+            args,
+            len(chosen),
+            *rest,
+            **kwargs,
+        )
 
     return start_processes
 
@@ -51,14 +61,18 @@ def _chosen_of(total, own):
 
 
 def _worst(codes):
-    """Return the code of the one that ended worst, as a shell has it: one that a signal ended has 128 and more."""
+    """Return the code of the one that ended worst, as a shell has it: one that a signal ended has
+    128 and more.
+    """
     return max(code if code >= 0 else 128 - code for code in codes)
 
 
 def _launch_workers(config, entrypoint, args):
-    """Stand for torch.distributed.launcher.api.launch_agent: run ranks with the environment that its agent sets.
+    """Stand for torch.distributed.launcher.api.launch_agent: run ranks with the environment that
+    its agent sets.
 
-    Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, `_start_workers` (2.4 to 2.15).
+    Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, `_start_workers` (2.4 to
+    2.15).
     """
     from torch.distributed.elastic.utils import macros
 
@@ -85,12 +99,18 @@ def _launch_workers(config, entrypoint, args):
         "XMEM_NODE": str(node),
     }
     chosen = _chosen_of(here * nodes, range(node * here, (node + 1) * here))
-    ranked = [{**environ, "RANK": str(r), "ROLE_RANK": str(r), "LOCAL_RANK": str(r % here)} for r in chosen]
+    ranked = [
+        {**environ, "RANK": str(r), "ROLE_RANK": str(r), "LOCAL_RANK": str(r % here)}
+        for r in chosen
+    ]
     if callable(entrypoint):  # in this process, so one rank only
         os.environ.update(ranked[0])
         return {0: entrypoint(*args)}
     substitute = macros.substitute  # torch.distributed.launch passes "--local-rank=${local_rank}"
-    workers = [subprocess.Popen([entrypoint, *substitute(args, each["LOCAL_RANK"])], env=each) for each in ranked]
+    workers = [
+        subprocess.Popen([entrypoint, *substitute(args, each["LOCAL_RANK"])], env=each)
+        for each in ranked
+    ]
     code = _worst([worker.wait() for worker in workers])
     if code:
         raise SystemExit(code)

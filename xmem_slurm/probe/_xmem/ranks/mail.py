@@ -1,7 +1,9 @@
-"""What ranks that are run at once tell each other: each message is a file in a folder of the dry run.
+"""What ranks that are run at once tell each other: each message is a file in a folder of the dry
+run.
 
-Which ranks those are stands in XMEM_RUN_RANKS ("0,1,3/4": ranks 0, 1 and 3 of 4). No kernel runs, so only what decides
-what a rank does next is worth telling: Python objects, and small tensors whose values are known.
+Which ranks those are stands in XMEM_RUN_RANKS ("0,1,3/4": ranks 0, 1 and 3 of 4). No kernel runs,
+so only what decides what a rank does next is worth telling: Python objects, and small tensors whose
+values are known.
 """
 
 import os
@@ -15,7 +17,9 @@ LOOK_SECONDS = 0.01
 
 
 class NobodyTellsError(RuntimeError):
-    """The rank that should have sent something was not run, has ended, or the dry run's time is up."""
+    """The rank that should have sent something was not run, has ended, or the dry run's time is
+    up.
+    """
 
 
 class Mail:
@@ -23,14 +27,18 @@ class Mail:
 
     def __init__(self, leave):
         self._leave = leave
-        self._counts = {}  # how many messages went through each channel from here, or were taken from it
+        # how many messages went through each channel from here, or were taken from it
+        self._counts = {}
 
     def post(self, channel, sender, receiver, content):
-        """Leave `content` (bytes) for a rank; messages of a channel between two ranks are taken in their order."""
+        """Leave `content` (bytes) for a rank; messages of a channel between two ranks are taken in
+        their order.
+        """
         _write(self._next(channel, sender, receiver), content)
 
     def take(self, channel, sender, receiver):
-        """Wait for the next message of `sender` and return it. If it has ended, and this rank was steady, so does it.
+        """Wait for the next message of `sender` and return it. If it has ended, and this rank was
+        steady, so does it.
 
         Raises:
             NobodyTellsError: it will not come.
@@ -43,7 +51,8 @@ class Mail:
                 self._leave()
             if gone or budget.left() <= 0:
                 raise NobodyTellsError(
-                    "rank %d of the dry run ended before it sent what rank %d waits for" % (sender, receiver)
+                    "rank %d of the dry run ended before it sent what rank %d waits for"
+                    % (sender, receiver)
                 )
             time.sleep(LOOK_SECONDS)
         with open(path, "rb") as file:
@@ -55,7 +64,9 @@ class Mail:
 
 
 def running(world_size):
-    """Return the ranks of a world of this size that are run at once, or nothing where only this one is."""
+    """Return the ranks of a world of this size that are run at once, or nothing where only this one
+    is.
+    """
     ranks, _, size = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     return {int(rank) for rank in ranks.split(",")} if size == str(world_size) else set()
 
@@ -67,12 +78,19 @@ def say(state, rank):
 
 def all_said(ranks):
     """Whether each of these ranks is steady or has ended."""
-    return all(any(os.path.exists(_path("%s-%d" % (state, rank))) for state in ("steady", "ended")) for rank in ranks)
+    return all(
+        any(os.path.exists(_path("%s-%d" % (state, rank))) for state in ("steady", "ended"))
+        for rank in ranks
+    )
 
 
 def _path(name):
-    """Return a file's place; each launcher of the script has a folder of its own, as it starts its ranks anew."""
-    return os.path.join(os.environ["XMEM_TRACE_DIR"], "ranks", os.environ.get("XMEM_LAUNCHER", ""), name)
+    """Return a file's place; each launcher of the script has a folder of its own, as it starts its
+    ranks anew.
+    """
+    return os.path.join(
+        os.environ["XMEM_TRACE_DIR"], "ranks", os.environ.get("XMEM_LAUNCHER", ""), name
+    )
 
 
 def _write(path, content):

@@ -1,12 +1,14 @@
-"""What goes from one rank to another: told to ranks that are run at once, and noted of those that are not.
+"""What goes from one rank to another: told to ranks that are run at once, and noted of those that
+are not.
 
-Python objects travel as messages of the dry run (`ranks/mail`), as what travels through a GPU cannot be unpickled here;
-the few bytes of GPU memory through which they would go are not seen. Small tensors are sent for real, and their values,
-where they are known, are told beside that. Of ranks that do not run nothing comes: a broadcast leaves what is there,
-what is received has unknown values, and an object that a rank waits for is an error.
+Python objects travel as messages of the dry run (`ranks/mail`), as what travels through a GPU
+cannot be unpickled here; the few bytes of GPU memory through which they would go are not seen.
+Small tensors are sent for real, and their values, where they are known, are told beside that. Of
+ranks that do not run nothing comes: a broadcast leaves what is there, what is received has unknown
+values, and an object that a rank waits for is an error.
 
-Ranks that send each other tensors or objects (the stages of a pipeline) are not alike, nor are those whose shards of
-the optimizer's state differ: `differing` names them.
+Ranks that send each other tensors or objects (the stages of a pipeline) are not alike, nor are
+those whose shards of the optimizer's state differ: `differing` names them.
 """
 
 import contextlib
@@ -19,14 +21,22 @@ from _xmem.process import alive
 from _xmem.ranks import mail
 
 MOST_ELEMENTS = 4096
-"""Of a tensor whose values are told: shapes, lengths, counts; nothing else decides what the other rank does."""
+"""Of a tensor whose values are told: shapes, lengths, counts; nothing else decides what the other
+rank does."""
 
 
 class Peers:
-    """What goes between one rank and others. `mailbox` takes messages, `collectives` takes and `known` has values."""
+    """What goes between one rank and others. `mailbox` takes messages, `collectives` takes and
+    `known` has values.
+    """
 
     def __init__(self, torch, mailbox, collectives, known):
-        self._torch, self.mailbox, self._collectives, self.known = torch, mailbox, collectives, known
+        self._torch, self.mailbox, self._collectives, self.known = (
+            torch,
+            mailbox,
+            collectives,
+            known,
+        )
         self._unlike = set()
         self._coming = []  # what hears the values of tensors that are on their way
 
@@ -37,7 +47,9 @@ class Peers:
         return sorted(self._unlike)
 
     def _largest_shards(self):
-        """Return the rank with the largest part of a ZeroRedundancyOptimizer, which gives parameters away whole."""
+        """Return the rank with the largest part of a ZeroRedundancyOptimizer, which gives
+        parameters away whole.
+        """
         module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
         largest = set()
         for optimizer in alive.made(self._torch.optim.Optimizer) if module else ():
@@ -48,7 +60,9 @@ class Peers:
                 for groups in optimizer._partition_parameters()
             ]
             if parts[optimizer.rank] < max(parts):
-                largest.add(_c10d().get_global_rank(optimizer.process_group, parts.index(max(parts))))
+                largest.add(
+                    _c10d().get_global_rank(optimizer.process_group, parts.index(max(parts)))
+                )
         return largest
 
     def objects(self, function, _owner):
@@ -61,7 +75,7 @@ class Peers:
         known = None if values is None else torch.tensor(values, dtype=tensor.dtype, device="cpu")
         self._collectives.put(tensor, known)
 
-    # -- objects: the arguments are torch.distributed's own, 2.4 to 2.15 -----------------------------------------------
+    # -- objects: the arguments are torch.distributed's own, 2.4 to 2.15 ---------------------------
 
     def all_gather_object(self, object_list, obj, group=None):
         if not _c10d()._rank_not_in_group(group):
@@ -82,7 +96,12 @@ class Peers:
             object_list[:] = ranks.take()
 
     def scatter_object_list(
-        self, scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None
+        self,
+        scatter_object_output_list,
+        scatter_object_input_list=None,
+        src=None,
+        group=None,
+        group_src=None,
     ):
         if _c10d()._rank_not_in_group(group):
             return
@@ -94,18 +113,22 @@ class Peers:
         elif ranks.there in ranks.running:
             scatter_object_output_list[0] = ranks.take()
 
-    def send_object_list(self, object_list, dst=None, group=None, device=None, group_dst=None, **_kwargs):
+    def send_object_list(
+        self, object_list, dst=None, group=None, device=None, group_dst=None, **_kwargs
+    ):
         ranks = _Ranks(self, group, dst, group_dst)
         self._unlike.update(ranks.all)
         ranks.post(object_list, ranks.there)
 
-    def recv_object_list(self, object_list, src=None, group=None, device=None, group_src=None, **_kwargs):
+    def recv_object_list(
+        self, object_list, src=None, group=None, device=None, group_src=None, **_kwargs
+    ):
         ranks = _Ranks(self, group, src, group_src)
         self._unlike.update(ranks.all)
         object_list[:] = ranks.take()
         return ranks.there
 
-    # -- tensors: methods of torch's ProcessGroup ----------------------------------------------------------------------
+    # -- tensors: methods of torch's ProcessGroup --------------------------------------------------
 
     def telling(self, send, _owner):
         """Around ProcessGroup.send: small values are told beside it."""
@@ -134,7 +157,9 @@ class Peers:
         return told_recv
 
     def told_as_one(self, batch, _owner):
-        """Around batch_isend_irecv: what is told in a batch is waited for once this rank has sent all of its own."""
+        """Around batch_isend_irecv: what is told in a batch is waited for once this rank has sent
+        all of its own.
+        """
 
         def batch_isend_irecv(p2p_op_list):
             self._coming.clear()
@@ -169,7 +194,9 @@ def _c10d():
 
 
 class _Ranks:
-    """This rank and another of a group, both as numbers of the world, and a name for what goes between them."""
+    """This rank and another of a group, both as numbers of the world, and a name for what goes
+    between them.
+    """
 
     def __init__(self, peers, group, there=None, in_group=None):
         self._peers = peers
@@ -198,7 +225,9 @@ class _Ranks:
             NobodyTellsError: it does not run, or has ended.
         """
         if self.there not in self.running:
-            raise mail.NobodyTellsError("rank %d waits for rank %d, which was not run" % (self.here, self.there))
+            raise mail.NobodyTellsError(
+                "rank %d waits for rank %d, which was not run" % (self.here, self.there)
+            )
         return pickle.loads(self._peers.mailbox.take(self.channel, self.there, self.here))  # noqa: S301 - of this job
 
     def tell(self, tensors, to):

@@ -1,10 +1,12 @@
-"""How one process runs as one rank of many: what would wait for the other ranks goes on without them.
+"""How one process runs as one rank of many: what would wait for the other ranks goes on without
+them.
 
-torch's ProcessGroupNCCL is the job's own, on the stand-in NCCL, with groups of the true size: what DDP, FSDP, tensor
-parallelism and meshes allocate follows from rank and world size alone. What would wait for ranks that do not run is
-replaced: the stores through which ranks meet, gloo (by torch's own group without peers), what starts one process for
-each GPU (`ranks/launch`), what goes from one rank to another (`ranks/peers`), or to and from all (`ranks/collectives`),
-what checkpoints gather (`ranks/checkpoints`).
+torch's ProcessGroupNCCL is the job's own, on the stand-in NCCL, with groups of the true size: what
+DDP, FSDP, tensor parallelism and meshes allocate follows from rank and world size alone. What would
+wait for ranks that do not run is replaced: the stores through which ranks meet, gloo (by torch's
+own group without peers), what starts one process for each GPU (`ranks/launch`), what goes from one
+rank to another (`ranks/peers`), or to and from all (`ranks/collectives`), what checkpoints gather
+(`ranks/checkpoints`).
 """
 
 import contextlib
@@ -19,18 +21,21 @@ from _xmem.ranks.collectives import Collectives
 from _xmem.ranks.peers import Peers
 
 _UNIQUE_ID = b"\x07" * 128
-"""What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h), it is valid."""
+"""What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h),
+it is valid."""
 
 
 _WATCHDOG = "pt_nccl_watchdg"
-"""The thread of ProcessGroupNCCL (its name there, 2.6 to 2.11) that looks every 100 ms for collectives that are over,
-and lets go of their tensors (kWatchdogThreadSleepMillis in ProcessGroupNCCL.hpp)."""
+"""The thread of ProcessGroupNCCL (its name there, 2.6 to 2.11) that looks every 100 ms for
+collectives that are over, and lets go of their tensors (kWatchdogThreadSleepMillis in
+ProcessGroupNCCL.hpp)."""
 _WATCHDOG_SECONDS = 0.12
 """How long that takes where the thread has no name, and..."""
 _MOST_SECONDS = 2.0
 """...at the most on a machine with too much to do."""
 _WAITS = 4
-"""Steps after which it is waited for in any case: the first make gradients, optimizer states, buckets."""
+"""Steps after which it is waited for in any case: the first make gradients, optimizer states,
+buckets."""
 
 
 class LoneRank:
@@ -44,33 +49,40 @@ class LoneRank:
         self._waits, self._at_rest = _WAITS, 0
         self._bucket_bytes = 0  # of the gradients of all that was trained with DDP at once
         self._left = []  # (rank, world size) of the groups of all ranks that were destroyed
-        self._stores = []  # torch's C++ holds a store that was written in Python only as long as Python does
+        # torch's C++ holds a store that was written in Python only as long as Python does
+        self._stores = []
         self.collectives = Collectives(torch, known)
         self.peers = Peers(torch, mail.Mail(leave), self.collectives, known)
 
     def begin(self):
         """Be ready before the job has any of torch.
 
-        ProcessGroupNCCL's monitor thread would ask the store for the state of other ranks (ProcessGroupNCCL.hpp, 2.4
-        to 2.15).
+        ProcessGroupNCCL's monitor thread would ask the store for the state of other ranks
+        (ProcessGroupNCCL.hpp, 2.4 to 2.15).
         """
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
         self.collectives.begin()
 
     def rank_and_size(self):
-        """Return (rank, world size) as torch.distributed has or last had them, else as the launcher set them."""
+        """Return (rank, world size) as torch.distributed has or last had them, else as the launcher
+        set them.
+        """
         return self._joined() or rank_and_size()
 
     def _joined(self):
-        """Return the same of a process that has met the other ranks, else None: a data loader's worker has not."""
+        """Return the same of a process that has met the other ranks, else None: a data loader's
+        worker has not.
+        """
         distributed = self._torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             return distributed.get_rank(), distributed.get_world_size()
         return self._left[-1] if self._left else None
 
     def all_steady(self):
-        """Say that this rank's steps only repeat themselves; whether so do those of all ranks that run with it."""
+        """Say that this rank's steps only repeat themselves; whether so do those of all ranks that
+        run with it.
+        """
         return self._say("steady")
 
     def ended(self):
@@ -79,7 +91,9 @@ class LoneRank:
         return self._say("ended")
 
     def _catch_up(self):
-        """Have all that was launched be over, as on a GPU, before torch waits for its groups' collectives."""
+        """Have all that was launched be over, as on a GPU, before torch waits for its groups'
+        collectives.
+        """
         if self._torch.cuda.is_initialized():
             self._torch.cuda.synchronize()
 
@@ -91,16 +105,22 @@ class LoneRank:
         return mail.all_said(others)
 
     def unlike(self):
-        """Return the ranks that this one cannot stand for: what they hold differs, or they may find no GPU."""
+        """Return the ranks that this one cannot stand for: what they hold differs, or they may find
+        no GPU.
+        """
         return sorted({*self.peers.differing(), *self._without_gpu()})
 
     def _without_gpu(self):
-        """Return the first rank of this node that has no GPU of its number, where this one sees too few for all.
+        """Return the first rank of this node that has no GPU of its number, where this one sees too
+        few for all.
 
-        So it is where a script names them (CUDA_VISIBLE_DEVICES=0,1) for more ranks than that; and where each rank is
-        shown its own alone, which running that one tells.
+        So it is where a script names them (CUDA_VISIBLE_DEVICES=0,1) for more ranks than that; and
+        where each rank is shown its own alone, which running that one tells.
         """
-        here, rank = int(os.environ.get("LOCAL_WORLD_SIZE") or 1), int(os.environ.get("LOCAL_RANK") or 0)
+        here, rank = (
+            int(os.environ.get("LOCAL_WORLD_SIZE") or 1),
+            int(os.environ.get("LOCAL_RANK") or 0),
+        )
         seen = self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else here
         return [self.rank_and_size()[0] - rank + seen] if seen < here else []
 
@@ -108,12 +128,17 @@ class LoneRank:
         """Say what is known to be missing."""
         missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
         if missing:
-            note("tasks", "%d more tasks share the GPUs than a dry run starts at once" % missing, missing)
+            note(
+                "tasks",
+                "%d more tasks share the GPUs than a dry run starts at once" % missing,
+                missing,
+            )
         if self._bucket_bytes:
             note("ddp-buckets", "DDP's first buckets", self._bucket_bytes)
 
     def _first_buckets(self):
-        """Return the bytes in buckets that are made anew after a first step (`should_rebuild_buckets` in reducer.hpp).
+        """Return the bytes in buckets that are made anew after a first step
+        (`should_rebuild_buckets` in reducer.hpp).
 
         So it is unless parameters may be unused, and the graph be another each time.
         """
@@ -126,7 +151,7 @@ class LoneRank:
             if each.requires_grad
         )
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     @functools.cached_property
     def _store_class(self):
@@ -140,17 +165,23 @@ class LoneRank:
         return LoneStore
 
     def store(self, _store, _owner):
-        """Stores that would wait for other processes (TCPStore, FileStore) have everything at once."""
+        """Stores that would wait for other processes (TCPStore, FileStore) have everything at
+        once.
+        """
         return self._store_class
 
     @functools.cached_property
     def _gloo_class(self):
-        """What stands for gloo's group, and for which torch's group without peers is an instance of it."""
+        """What stands for gloo's group, and for which torch's group without peers is an instance of
+        it.
+        """
         without_peers = self._torch._C._distributed_c10d.FakeProcessGroup
         create = getattr(
             without_peers, "_create_internal", without_peers
         )  # torch 2.8 and older have the constructor only
-        without_peers._set_sequence_number_for_group = lambda _group: None  # gloo counts its collectives
+        without_peers._set_sequence_number_for_group = lambda _group: (
+            None
+        )  # gloo counts its collectives
 
         class Named(type):
             def __instancecheck__(cls, thing):
@@ -177,7 +208,9 @@ class LoneRank:
         return monitored_barrier
 
     def remembered(self, destroy, _owner):
-        """Around destroy_process_group: rank and size hold on, and nothing is left for it to wait for."""
+        """Around destroy_process_group: rank and size hold on, and nothing is left for it to wait
+        for.
+        """
         c10d = sys.modules["torch.distributed.distributed_c10d"]
 
         @functools.wraps(destroy)
@@ -190,11 +223,12 @@ class LoneRank:
         return destroy_process_group
 
     def let_watchdog_pass(self, register, _owner):
-        """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once.
+        """Give the watchdog its turn: here a step takes no time, and the tensors of many steps
+        would live at once.
 
-        Where no more is allocated than after it last had its turn, there are none that it would let go of. On a GPU it
-        is a matter of milliseconds whether DDP's first buckets are still there while the next are made: here they never
-        are, and what they may take is noted.
+        Where no more is allocated than after it last had its turn, there are none that it would let
+        go of. On a GPU it is a matter of milliseconds whether DDP's first buckets are still there
+        while the next are made: here they never are, and what they may take is noted.
         """
 
         def after_step(_optimizer, _args, _kwargs):
@@ -216,7 +250,9 @@ def rank_and_size():
 
 
 class _Values:
-    """A torch.distributed.Store of one process: nothing in it is waited for. Methods and arguments are that class's."""
+    """A torch.distributed.Store of one process: nothing in it is waited for. Methods and arguments
+    are that class's.
+    """
 
     def __init__(self, host_name="localhost", port=0, *_args, **_kwargs):
         super().__init__()
@@ -262,7 +298,9 @@ def _as_bytes(value):
 
 
 def _wait_for_watchdog():
-    """Wait until every watchdog has gone to sleep twice: between, it has looked once at all that was over by now."""
+    """Wait until every watchdog has gone to sleep twice: between, it has looked once at all that
+    was over by now.
+    """
     before = _sleeps()
     if not before:
         time.sleep(_WATCHDOG_SECONDS)

@@ -1,7 +1,8 @@
 """Does Python's garbage collector give GPU memory back, at a moment of its own?
 
-Tensors in a cycle of references live until it comes. When that is hangs on how many objects the process has made:
-others in a dry run, where kernels are not compiled, and in another release of Python or of a package.
+Tensors in a cycle of references live until it comes. When that is hangs on how many objects the
+process has made: others in a dry run, where kernels are not compiled, and in another release of
+Python or of a package.
 """
 
 import functools
@@ -14,10 +15,11 @@ LEAST = 0.01
 
 
 class Garbage:
-    """What was given back at once, at the most. The youngest generation is left out: what is in it was just made.
+    """What was given back at once, at the most. The youngest generation is left out: what is in it
+    was just made.
 
-    So is what Python's other threads collect, as a loader's or the probe's own: meanwhile the script's may be within
-    torch, as in a backward pass, and give back what is no garbage.
+    So is what Python's other threads collect, as a loader's or the probe's own: meanwhile the
+    script's may be within torch, as in a backward pass, and give back what is no garbage.
     """
 
     def __init__(self):
@@ -35,7 +37,9 @@ class Garbage:
         gc.collect = self._asked_for(gc.collect)
 
     def _asked_for(self, collect):
-        """Return what takes the place of gc.collect: what a script asks for comes on a GPU where it comes here."""
+        """Return what takes the place of gc.collect: what a script asks for comes on a GPU where it
+        comes here.
+        """
 
         @functools.wraps(collect)
         def asked(*args, **kwargs):
@@ -55,9 +59,11 @@ class Garbage:
                 self._most = max(self._most, self._before - self._allocated())
 
     def _works(self):
-        """Whether this thread is the one that CUDA began in, or one of torch's own, which its backward passes are in.
+        """Whether this thread is the one that CUDA began in, or one of torch's own, which its
+        backward passes are in.
 
-        threading.enumerate takes a lock, which this very thread may hold: a collection comes anywhere.
+        threading.enumerate takes a lock, which this very thread may hold: a collection comes
+        anywhere.
         """
         thread = threading.get_ident()
         known = threading._active.get(thread)

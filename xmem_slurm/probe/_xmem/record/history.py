@@ -1,17 +1,20 @@
-"""What torch's caching allocator was asked for, as short as it can be told: repeats are left out, new peaks are not.
+"""What torch's caching allocator was asked for, as short as it can be told: repeats are left out,
+new peaks are not.
 
-Note [Folding]: torch notes every allocation and free, and a script of 10,000 steps makes millions of them. So the run
-is cut into intervals (a step, a batch), and once steps repeat themselves an interval is kept only where it is new: a
-peak that there was not before, or one of the first of its kind (as many allocations, of as many bytes). Others are
-thrown away unread: torch is told to forget them. What they left behind is found out when the next one is kept: torch's
-snapshot says what is allocated at its end, its events undone say what was at its start, and the difference to what the
-intervals before had left stands in the trace between the two: an allocation of the same size is the old one, moved;
-the others are freed and allocated. So what is alive at any moment of a kept interval is exact. Where one was kept whole
-and like ones follow it, the trace says how many: a replay repeats it, so that the allocator's cache is theirs, too.
+Note [Folding]: torch notes every allocation and free, and a script of 10,000 steps makes millions
+of them. So the run is cut into intervals (a step, a batch), and once steps repeat themselves an
+interval is kept only where it is new: a peak that there was not before, or one of the first of its
+kind (as many allocations, of as many bytes). Others are thrown away unread: torch is told to forget
+them. What they left behind is found out when the next one is kept: torch's snapshot says what is
+allocated at its end, its events undone say what was at its start, and the difference to what the
+intervals before had left stands in the trace between the two: an allocation of the same size is the
+old one, moved; the others are freed and allocated. So what is alive at any moment of a kept
+interval is exact. Where one was kept whole and like ones follow it, the trace says how many: a
+replay repeats it, so that the allocator's cache is theirs, too.
 
-Another thread writes the trace meanwhile, and torch cannot be told to forget just what was read: what was allocated and
-freed between the two would be lost. So torch forgets at the end of an interval, where nobody allocates, and is read on
-from where it was read to before.
+Another thread writes the trace meanwhile, and torch cannot be told to forget just what was read:
+what was allocated and freed between the two would be lost. So torch forgets at the end of an
+interval, where nobody allocates, and is read on from where it was read to before.
 """
 
 import bisect
@@ -29,21 +32,27 @@ MANY = 64
 ROOM = 20_000
 """Allocations, from which on there is no room for intervals without a new peak..."""
 KINDS = 16
-"""...other than the first of so many kinds. Where all batches differ, the least memory that is enough hangs on what
-each leaves of fragments: of graphs of all sizes the first 80 of 400 fit on 12 % less than all of them do."""
+"""...other than the first of so many kinds. Where all batches differ, the least memory that is
+enough hangs on what each leaves of fragments: of graphs of all sizes the first 80 of 400 fit on 12
+% less than all of them do."""
 AGAIN, AGAIN_MANY = 2, 24
-"""Where calls are skipped so many of a kind are kept between others, the second number as long as there is room: what
-is reserved may rise as kinds follow each other, and what torch says of it is not so."""
+"""Where calls are skipped so many of a kind are kept between others, the second number as long as
+there is room: what is reserved may rise as kinds follow each other, and what torch says of it is
+not so."""
 MOST = 40_000
-"""Allocations, above which the trace is shortened, as the search for what is needed takes a second for so many: of
-intervals other than the first and those that hold a peak only what outlives them is kept."""
+"""Allocations, above which the trace is shortened, as the search for what is needed takes a second
+for so many: of intervals other than the first and those that hold a peak only what outlives them is
+kept."""
 SLICE = 50_000
-"""Allocations after which an interval is cut wherever it is, so that torch's notes do not fill the host's memory."""
+"""Allocations after which an interval is cut wherever it is, so that torch's notes do not fill the
+host's memory."""
 
 _LASTING = ("evaluation", "training", "checkpoint")
-"""Marks that are kept where the interval is not, as what they begin or end may be in one that is..."""
+"""Marks that are kept where the interval is not, as what they begin or end may be in one that
+is..."""
 MOST_MARKS = 2_000
-"""...while there are fewer marks: a model whose parts are always in evaluation is switched at each step."""
+"""...while there are fewer marks: a model whose parts are always in evaluation is switched at each
+step."""
 
 _FREED = ("free_requested", "free_completed")
 _ENTRIES = ("alloc", *_FREED, "segment_free", "segment_unmap")
@@ -51,14 +60,18 @@ _ENTRIES = ("alloc", *_FREED, "segment_free", "segment_unmap")
 
 
 class _Piece:
-    """A stretch of one device's history, and how many allocations that device had served by its end.
+    """A stretch of one device's history, and how many allocations that device had served by its
+    end.
 
-    `entries` are (action, address, size, stream). For each "alloc" of them `numbers` has how many the device had served
-    before, and `sites` its site. `record` names the peaks that were raised in it. Those of `interval` are what torch
-    noted, which may be all of an interval; `repeats` is how many like it followed and are left out.
+    `entries` are (action, address, size, stream). For each "alloc" of them `numbers` has how many
+    the device had served before, and `sites` its site. `record` names the peaks that were raised in
+    it. Those of `interval` are what torch noted, which may be all of an interval; `repeats` is how
+    many like it followed and are left out.
     """
 
-    def __init__(self, entries, numbers, sites, served, *, record=frozenset(), interval=slice(0, 0)):
+    def __init__(
+        self, entries, numbers, sites, served, *, record=frozenset(), interval=slice(0, 0)
+    ):
         self.entries, self.numbers, self.sites = entries, numbers, sites
         self.served, self.record, self.interval = served, record, interval
         self.repeats = 0
@@ -109,22 +122,36 @@ class History:
     def __init__(self, sites, may_fold, journal):
         self._may_fold, self._journal = may_fold, journal
         self.reader = None
-        """Takes what it wants of torch's notes before they are forgotten: see `repeat/calls`; None: nobody does."""
+        """Takes what it wants of torch's notes before they are forgotten: see `repeat/calls`; None:
+        nobody does."""
         self._sites, self._pools = sites, Pools()
         self._snapshot = self._clear = None
         self._pieces = {}  # device: its pieces, in order
         self._kept = collections.Counter()  # how many allocations of each device these have
         self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
-        self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
-        self._kinds, self._asked = {}, set()  # kind: (the highest level that one was kept from, how many were kept)
-        self._whole = set()  # kinds of which one was kept whole: all that was noted from its begin to its end
-        self._repeated = None, ()  # the kind of the last interval, if it was kept whole or like that; and that one
+        self._marks, self._new_marks = (
+            [],
+            [],
+        )  # (kind, counts, seconds); those since the last boundary
+        self._kinds, self._asked = (
+            {},
+            set(),
+        )  # kind: (the highest level that one was kept from, how many were kept)
+        self._whole = (
+            set()
+        )  # kinds of which one was kept whole: all that was noted from its begin to its end
+        self._repeated = (
+            None,
+            (),
+        )  # the kind of the last interval, if it was kept whole or like that; and that one
         self._begins = False  # whether torch's notes begin where this interval does
         self._highest = 0  # the highest level that any was kept from
         self._level = 0  # bytes allocated at the last boundary
         self._totals = {}  # at the last boundary
         self._peaks = {}  # above which one is new
-        self._rose = False  # whether one was, when notes were last taken in the middle of this interval
+        self._rose = (
+            False  # whether one was, when notes were last taken in the middle of this interval
+        )
         self._record = {}  # at the end of the last piece
         self._forgotten = []  # how many allocations each device had served when torch last forgot
         self._read = {}  # device: how many of torch's notes were read since
@@ -136,13 +163,19 @@ class History:
         """The allocator's settings, as torch last said them."""
 
     def begin(self, torch, frames=False):
-        """Have torch note all allocations from here on, each with the Python frames that it was asked for in or not."""
+        """Have torch note all allocations from here on, each with the Python frames that it was
+        asked for in or not.
+        """
         memory = torch.cuda.memory
         self._snapshot, record = memory._snapshot, memory._record_memory_history
 
         begin = getattr(memory, "_record_memory_history_impl", record)
         clears = "clear_history" in inspect.signature(begin).parameters
-        wanted = {"max_entries": sys.maxsize, "context": "alloc" if frames else None, "stacks": "python"}
+        wanted = {
+            "max_entries": sys.maxsize,
+            "context": "alloc" if frames else None,
+            "stacks": "python",
+        }
 
         def clear():
             if clears:
@@ -153,7 +186,9 @@ class History:
 
         clear()
         self._clear = clear
-        memory._record_memory_history = lambda *_args, **_kwargs: None  # a script's own call would end our recording
+        memory._record_memory_history = lambda *_args, **_kwargs: (
+            None
+        )  # a script's own call would end our recording
 
     @property
     def recording(self):
@@ -166,17 +201,22 @@ class History:
 
     @property
     def repeats(self):
-        """Whether the last interval was like the one before it, and intervals that are not new are thrown away."""
+        """Whether the last interval was like the one before it, and intervals that are not new are
+        thrown away.
+        """
         return self.folds and any(piece.repeats for piece in self._repeated[1])
 
     def boundary(self, counts, totals, peaks, level):
-        """An interval has ended: keep it, or forget it. Return whether one before it asked for as much.
+        """An interval has ended: keep it, or forget it. Return whether one before it asked for as
+        much.
 
-        `totals` are the running totals of each device (`Served.totals`), which tell kinds of intervals apart: where as
-        much is asked for, the blocks that are given may still be others, and as large as they happen to be. `peaks` are
-        its peaks so far, `level` what is allocated now. Where calls are skipped, which blocks are given is not known
-        here, and one is new where it began at a higher level than those of its kind that were kept, or than all where
-        its kind is not known, as where an evaluation keeps what it is given: torch's own peaks have nothing of these.
+        `totals` are the running totals of each device (`Served.totals`), which tell kinds of
+        intervals apart: where as much is asked for, the blocks that are given may still be others,
+        and as large as they happen to be. `peaks` are its peaks so far, `level` what is allocated
+        now. Where calls are skipped, which blocks are given is not known here, and one is new where
+        it began at a higher level than those of its kind that were kept, or than all where its kind
+        is not known, as where an evaluation keeps what it is given: torch's own peaks have nothing
+        of these.
         """
         kind = tuple(
             tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
@@ -185,7 +225,11 @@ class History:
         asked = tuple((allocations, requested) for allocations, _, requested, _ in kind)
         skips = self._journal.numbers > 0
         kind = asked if skips else kind
-        met, grew, began = asked in self._asked, self._rose or risen(self._peaks, peaks), self._level
+        met, grew, began = (
+            asked in self._asked,
+            self._rose or risen(self._peaks, peaks),
+            self._level,
+        )
         level_kept, times = self._kinds.get(kind, (0, 0))
         higher = skips and began > RISE * (level_kept if times else self._highest)
         repeated, whole_pieces = self._repeated
@@ -194,7 +238,11 @@ class History:
         once_more = skips and times < (AGAIN_MANY if has_room else AGAIN)
         again = not follows and times and (kind not in self._whole or once_more)
         new = grew or higher or again or (not times and (has_room or len(self._kinds) < KINDS))
-        self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
+        self._totals, self._peaks, self._level = (
+            dict(totals),
+            dict(peaks) if grew else self._peaks,
+            level,
+        )
         self.intervals += 1
         self._rose = False
         self._quiet = 0 if grew or higher else self._quiet + 1
@@ -202,7 +250,9 @@ class History:
             self._kinds[kind] = max(began, level_kept), times + 1
             self._highest = max(began, self._highest)
             self._asked.add(asked)
-        begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
+        begins = (
+            not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
+        )
         whole = self._begins and not self._read
         if self.folds and not new:
             if self._is_wanted():
@@ -214,7 +264,9 @@ class History:
                 piece.repeats += 1
         elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
-            self._repeated = (kind, [pieces[-1] for pieces in self._pieces.values()]) if whole else (None, ())
+            self._repeated = (
+                (kind, [pieces[-1] for pieces in self._pieces.values()]) if whole else (None, ())
+            )
             self._whole |= {kind} if whole else set()
         else:
             self._repeated, self._begins = (None, ()), False
@@ -245,7 +297,8 @@ class History:
         self._forgotten = list(counts)
 
     def take(self, counts, peaks, at_rest=False):
-        """Keep what torch noted since the last time. `at_rest` is whether nobody allocates meanwhile.
+        """Keep what torch noted since the last time. `at_rest` is whether nobody allocates
+        meanwhile.
 
         Else torch keeps its notes, up to `SLICE`.
         """
@@ -270,13 +323,19 @@ class History:
         self._peaks = self._record = dict(peaks)
 
     def _keep(self, device, notes, sites, allocated, record):
-        """Keep those of torch's notes that were not read before, and what was missed between them and the last.
+        """Keep those of torch's notes that were not read before, and what was missed between them
+        and the last.
 
-        What was skipped stands in them by its markers (`repeat/journal`), of which all events get the number.
+        What was skipped stands in them by its markers (`repeat/journal`), of which all events get
+        the number.
         """
         begin = self._read.get(device, 0)
         events = notes[begin:]
-        noted = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
+        noted = [
+            (e["action"], e.get("addr", 0), e["size"], e["stream"])
+            for e in events
+            if e["action"] in _ENTRIES
+        ]
         known = self._live.get(device, {})
         start = known  # notes that go on miss nothing
         journal = self._journal if device == self._journal.device else None
@@ -298,7 +357,9 @@ class History:
                 continue
             site = next(sites)
             over.discard(entry[1])
-            if entry[1] in awaited:  # the script got it from a skipped call, in whose place it was allocated
+            if (
+                entry[1] in awaited
+            ):  # the script got it from a skipped call, in whose place it was allocated
                 awaited.discard(entry[1])
                 number += 1
                 continue
@@ -343,7 +404,9 @@ class History:
         self._kept[device] = sum(len(piece.numbers) for piece in short)
 
     def add(self, device, size):
-        """Add an allocation that the script did not make, after the last that was kept; return what `drop` takes."""
+        """Add an allocation that the script did not make, after the last that was kept; return what
+        `drop` takes.
+        """
         piece = self._pieces[device][-1]
         entry = "alloc", _NOWHERE + piece.served, size, 0
         piece.entries.append(entry)
@@ -356,7 +419,7 @@ class History:
         """Free what was added."""
         self._pieces[device][-1].entries += [(action, *added) for action in _FREED]
 
-    # -- what a trace says of it ---------------------------------------------------------------------------------------
+    # -- what a trace says of it -------------------------------------------------------------------
 
     def devices(self):
         """Return the devices that were used, and in any case the first."""
@@ -408,9 +471,15 @@ def _raised(before, now):
 
 
 def _allocated(segments, device):
-    """Return {address: (size, stream, whether it waits for other streams to be freed)} of a snapshot's segments."""
+    """Return {address: (size, stream, whether it waits for other streams to be freed)} of a
+    snapshot's segments.
+    """
     return {
-        block["address"]: (block["requested_size"], segment["stream"], block["state"] != "active_allocated")
+        block["address"]: (
+            block["requested_size"],
+            segment["stream"],
+            block["state"] != "active_allocated",
+        )
         for segment in segments
         if segment["device"] == device
         for block in segment["blocks"]
@@ -422,7 +491,13 @@ def _served(notes, sites):
     """Return (action, address, size, stream, site) of allocations and completed frees."""
     sites = iter(sites)
     return [
-        (e["action"], e["addr"], e["size"], e["stream"], next(sites) if e["action"] == "alloc" else 0)
+        (
+            e["action"],
+            e["addr"],
+            e["size"],
+            e["stream"],
+            next(sites) if e["action"] == "alloc" else 0,
+        )
         for e in notes
         if e["action"] in ("alloc", "free_completed")
     ]
@@ -442,7 +517,8 @@ def _undone(entries, allocated):
 def _done(before, entries):
     """Return what is allocated after these entries.
 
-    What a snapshot says of it may be newer: torch copies its notes first, and other threads go on allocating.
+    What a snapshot says of it may be newer: torch copies its notes first, and other threads go on
+    allocating.
     """
     after = dict(before)
     for action, address, size, stream in entries:
@@ -457,13 +533,21 @@ def _done(before, entries):
 
 def difference(before, after):
     """Return entries that lead from what was allocated to what is."""
-    same = {address for address in before.keys() & after.keys() if _goes_on(before[address], after[address])}
+    same = {
+        address
+        for address in before.keys() & after.keys()
+        if _goes_on(before[address], after[address])
+    }
     gone = {address: known for address, known in before.items() if address not in same}
     came = {address: now for address, now in after.items() if address not in same}
     alike = {}
     for address, (size, stream, waits) in came.items():
         alike.setdefault((size, stream, waits), []).append(address)
-    moved = [(address, alike[known].pop(0), *known[:2]) for address, known in gone.items() if alike.get(known)]
+    moved = [
+        (address, alike[known].pop(0), *known[:2])
+        for address, known in gone.items()
+        if alike.get(known)
+    ]
     for old, new, _, _ in moved:
         del gone[old], came[new]
     entries = []
@@ -472,11 +556,15 @@ def difference(before, after):
     entries += [("moved_from", old, size, stream) for old, _, size, stream in moved]
     entries += [("moved_to", new, size, stream) for _, new, size, stream in moved]
     entries += [("alloc", address, size, stream) for address, (size, stream, _) in came.items()]
-    new = came.keys() | {address for address in same if not before[address][2]}  # what moved waited before, too
+    new = came.keys() | {
+        address for address in same if not before[address][2]
+    }  # what moved waited before, too
     waiting = [address for address, now in after.items() if now[2] and address in new]
     return entries + [("free_requested", address, *after[address][:2]) for address in waiting]
 
 
 def _goes_on(known, now):
-    """Whether what was allocated may be what is: of one size and stream; and what waited to be free is not in use."""
+    """Whether what was allocated may be what is: of one size and stream; and what waited to be free
+    is not in use.
+    """
     return known[:2] == now[:2] and known[2] <= now[2]

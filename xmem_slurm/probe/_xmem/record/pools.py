@@ -1,7 +1,9 @@
-"""Which allocations lie in the pools of CUDA graphs? Torch's history does not say so (before 2.15), its segments do.
+"""Which allocations lie in the pools of CUDA graphs? Torch's history does not say so (before 2.15),
+its segments do.
 
-The allocator keeps such a pool apart from the common one as it keeps streams apart, so each stand here as a stream of
-its own. The stand-in device gives no address out twice, so a segment's place tells its pool for good.
+The allocator keeps such a pool apart from the common one as it keeps streams apart, so each stand
+here as a stream of its own. The stand-in device gives no address out twice, so a segment's place
+tells its pool for good.
 """
 
 import bisect
@@ -24,7 +26,9 @@ class Pools:
                 self._segments.setdefault(segment["device"], {})[segment["address"]] = (end, pool)
 
     def streams(self, device, entries):
-        """Return the streams of entries (action, address, size, stream); that of a private pool is negative."""
+        """Return the streams of entries (action, address, size, stream); that of a private pool is
+        negative.
+        """
         segments = self._segments.get(device)
         if not segments:
             return [stream for _, _, _, stream in entries]

@@ -1,4 +1,6 @@
-"""Records what one process asks of torch's caching allocator, and writes it as a trace (form: xmem_slurm/trace.py)."""
+"""Records what one process asks of torch's caching allocator, and writes it as a trace (form:
+xmem_slurm/trace.py).
+"""
 
 import contextlib
 import ctypes
@@ -35,26 +37,31 @@ from _xmem.values.reads import Reads
 
 SCHEMA_VERSION = 1
 TAGGED_STEPS = 32
-"""Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
+"""Steps at which the tensors of parameters, gradients and optimizer state are looked up; later,
+where the peak grew.
 
-Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are gradients to the end."""
+Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are
+gradients to the end."""
 COUNTED_STEPS = 2
 """Steps that are made whole, for what one has the GPU do."""
 HOST_STEPS = 64
 """Steps from one look at the host's memory to the next, after the first ones."""
 CHECKPOINT_STEPS = (2, 4, 8)
-"""Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
+"""Steps after which the trace so far is written, so that a process that is killed early leaves one,
+too..."""
 CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
 PASSES = ("backward", "backward_end")
 """Marks of each step."""
 LOOK_SECONDS = 0.25
 MOST_ALLOCATIONS = 300_000
-"""A trace that is longer, shortened as it is (`record/history`), is of no more use: the process ends there."""
+"""A trace that is longer, shortened as it is (`record/history`), is of no more use: the process
+ends there."""
 
 
 class Recorder(ProbeEngine):
-    """One for each process that imports torch. A forked child that touches CUDA itself records on its own.
+    """One for each process that imports torch. A forked child that touches CUDA itself records on
+    its own.
 
     With a budget that is limited a process ends once it is steady; without, it runs to its end.
     """
@@ -63,7 +70,12 @@ class Recorder(ProbeEngine):
         self._settings = {}
         self._course = Course(self, environ)
         self._journal = Journal()
-        self._served, self._streams, self._reads, self._garbage = Served(self._journal), Streams(), Reads(), Garbage()
+        self._served, self._streams, self._reads, self._garbage = (
+            Served(self._journal),
+            Streams(),
+            Reads(),
+            Garbage(),
+        )
         self._calls = self._known = self._rank = self._triton = self._advice = self._training = None
         self.loops = 0
         """How many evaluations, and loops over data, the script has begun."""
@@ -81,10 +93,12 @@ class Recorder(ProbeEngine):
         self._host, self._others = HostMemory(), OtherThreads()
         self._history = History(self._sites, self._ends, self._journal)
 
-    # -- around `import torch` -----------------------------------------------------------------------------------------
+    # -- around `import torch` ---------------------------------------------------------------------
 
     def before_torch(self, folder):
-        """Map the stand-ins, or end this process: without them torch would compute for real on a login node's CPU."""
+        """Map the stand-ins, or end this process: without them torch would compute for real on a
+        login node's CPU.
+        """
         try:
             self._build = stand_ins.torch_build(folder)
             if self._build[1] is None:
@@ -96,7 +110,9 @@ class Recorder(ProbeEngine):
         self.write("importing")
 
     def _choose_allocator(self):
-        """Take torch's own allocator in place of CUDA's, which it cannot record; the trace says what the job chose."""
+        """Take torch's own allocator in place of CUDA's, which it cannot record; the trace says
+        what the job chose.
+        """
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             if name in os.environ:
                 chosen = os.environ[name]
@@ -107,7 +123,10 @@ class Recorder(ProbeEngine):
         """Return what hooks in, by the names of `patches`."""
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
-        self._triton, self._advice = Triton(torch, self._known), JobChange(torch, self._environ.get("XMEM_BATCH"))
+        self._triton, self._advice = (
+            Triton(torch, self._known),
+            JobChange(torch, self._environ.get("XMEM_BATCH")),
+        )
         self._training = TrainingSeen(torch)
         parts = {
             "training": self._training,
@@ -126,10 +145,14 @@ class Recorder(ProbeEngine):
             parts["course"] = self._course
         self._calls = Calls(torch, self._journal, self, self._known)
         parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
-        parts.update(clipping=Clipping(torch, self._calls), ranges=Ranges(torch), walks=Walks(torch))
+        parts.update(
+            clipping=Clipping(torch, self._calls), ranges=Ranges(torch), walks=Walks(torch)
+        )
         if torch.distributed.is_available():
             self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known, self.level)
-            parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
+            parts.update(
+                rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives
+            )
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
 
@@ -153,7 +176,9 @@ class Recorder(ProbeEngine):
             self._reads.watch(self._torch, self._runtime)
 
     def begun_with_cuda(self, lazy_call, _owner):
-        """Nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
+        """Nothing is recorded before CUDA is first used, so that forking stays as safe as it
+        was.
+        """
         lazy_call(self._start)
         return lazy_call
 
@@ -174,7 +199,7 @@ class Recorder(ProbeEngine):
             self._history.reader = self._calls
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
 
-    # -- while the job runs --------------------------------------------------------------------------------------------
+    # -- while the job runs ------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _within_backward(self):
@@ -188,7 +213,9 @@ class Recorder(ProbeEngine):
             self.mark("backward_end")
 
     def mark(self, kind):
-        """Note that something begins or ends here, or is done (`marks` of a trace); where steps repeat others not."""
+        """Note that something begins or ends here, or is done (`marks` of a trace); where steps
+        repeat others not.
+        """
         if self._history.recording and not (self._history.repeats and kind in PASSES):
             self._history.mark(kind, self._served.look(), time.monotonic())
 
@@ -207,7 +234,9 @@ class Recorder(ProbeEngine):
         self.says("step %d" % max(number, most), self._rank_and_size)
         if number > most:
             self._history.mark("step", counts, time.monotonic())
-            if self._journal.numbers == self._skipped:  # else the GPU was given less to do than a step is
+            if (
+                self._journal.numbers == self._skipped
+            ):  # else the GPU was given less to do than a step is
                 self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
             self._since_step, self._skipped = 0, self._journal.numbers
         if number <= TAGGED_STEPS or grew:
@@ -222,9 +251,13 @@ class Recorder(ProbeEngine):
             self.write("running")
 
     def _boundary(self, counts):
-        """The script has come round: a step, or a batch without one. Tell whether it was like an earlier round."""
+        """The script has come round: a step, or a batch without one. Tell whether it was like an
+        earlier round.
+        """
         with self._lock:
-            return self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
+            return self._history.boundary(
+                counts, self._served.totals, self._served.peaks, self._served.allocated
+            )
 
     def fetching(self):
         """A batch is asked for; no step was made since the last one."""
@@ -232,10 +265,11 @@ class Recorder(ProbeEngine):
             self._came_round()
 
     def again(self, last, evaluates):
-        """A call comes, and the last of its kind came in round `last`; return the round that this one is in.
+        """A call comes, and the last of its kind came in round `last`; return the round that this
+        one is in.
 
-        Where there are neither steps nor batches, a script has come round when it makes the same call again; where it
-        `evaluates`, too, as it may have batches of its own making.
+        Where there are neither steps nor batches, a script has come round when it makes the same
+        call again; where it `evaluates`, too, as it may have batches of its own making.
         """
         if last == self._history.intervals and (evaluates or self._steps.number == 0):
             self._came_round()
@@ -244,7 +278,12 @@ class Recorder(ProbeEngine):
     def _came_round(self):
         """The script has come round without a step; end where nothing new is to come."""
         self._boundary(self._served.look())
-        if self._ends and self._steps.number == 0 and self._history.folds and not self._accumulates():
+        if (
+            self._ends
+            and self._steps.number == 0
+            and self._history.folds
+            and not self._accumulates()
+        ):
             self._end_if_enough()
 
     @property
@@ -266,7 +305,9 @@ class Recorder(ProbeEngine):
         return self._steps.number >= COUNTED_STEPS
 
     def _accumulates(self):
-        """Whether gradients are made for an optimizer that has not stepped: its state is to come, however late."""
+        """Whether gradients are made for an optimizer that has not stepped: its state is to come,
+        however late.
+        """
         return self._backwards and bool(alive.made(self._torch.optim.Optimizer))
 
     def allocated(self):
@@ -280,7 +321,9 @@ class Recorder(ProbeEngine):
         return self._served.peak()
 
     def add(self, size):
-        """Add what the script would have kept on the GPU, had it not been cut short; return what `drop` takes."""
+        """Add what the script would have kept on the GPU, had it not been cut short; return what
+        `drop` takes.
+        """
         with self._lock:
             self._history.take(self._served.look(), self._served.peaks)
             return self._history.add(self._served.devices[0], size)
@@ -296,18 +339,24 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, self._course.clock.now()):
             return
-        if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
+        if self._course.enough(self._budget.share()) and (
+            self._rank is None or self._rank.all_steady()
+        ):
             self.leave("steady")
 
     def _watch(self):
-        """Write the trace as soon as GPU memory is used, then more and more seldom; the last time as the budget ends.
+        """Write the trace as soon as GPU memory is used, then more and more seldom; the last time
+        as the budget ends.
 
-        The script's own thread may not let go of the interpreter for minutes: what is not written by then is lost.
+        The script's own thread may not let go of the interpreter for minutes: what is not written
+        by then is lost.
         """
         pid, began, due = os.getpid(), None, float("inf")
         while not self._finished and os.getpid() == pid:
             time.sleep(LOOK_SECONDS)
-            with contextlib.suppress(Exception):  # the script changes what is looked at meanwhile: the next look is due
+            with contextlib.suppress(
+                Exception
+            ):  # the script changes what is looked at meanwhile: the next look is due
                 counts, now = self._served.look(), time.monotonic()
                 if began is None and any(counts):
                     began = due = now
@@ -330,12 +379,17 @@ class Recorder(ProbeEngine):
         return self._budget.is_limited()
 
     def _too_long(self):
-        return self._ends and max(map(self._history.allocations, self._history.devices())) > MOST_ALLOCATIONS
+        return (
+            self._ends
+            and max(map(self._history.allocations, self._history.devices())) > MOST_ALLOCATIONS
+        )
 
-    # -- the end of a process ------------------------------------------------------------------------------------------
+    # -- the end of a process ----------------------------------------------------------------------
 
     def in_child(self):
-        """Forget the parent's run. CUDA cannot be used again after a fork, so the child of one that has is silent."""
+        """Forget the parent's run. CUDA cannot be used again after a fork, so the child of one that
+        has is silent.
+        """
         recorded = self._history.recording or self._finished
         self._begin()
         self._finished = recorded
@@ -347,8 +401,15 @@ class Recorder(ProbeEngine):
                 return
             self._error = error or ends.uncaught() or self._exit
             never_stepped = state == "exit" and self._history.recording and self._steps.number == 0
-            if never_stepped and self._has_optimizer() and self._course.meant_to_train() and not self._only_infers():
-                self._error = self._error or "an end before the first step of its optimizer (see its log)"
+            if (
+                never_stepped
+                and self._has_optimizer()
+                and self._course.meant_to_train()
+                and not self._only_infers()
+            ):
+                self._error = (
+                    self._error or "an end before the first step of its optimizer (see its log)"
+                )
             if self._error is not None and (error is not None or network.may_explain(ends.last())):
                 self._error += network.missing(ends.last())
             if self._history.recording and self._steps.number == 0:
@@ -362,10 +423,11 @@ class Recorder(ProbeEngine):
                 self._rank.ended()
 
     def _only_infers(self):
-        """Whether memory was given back, as of activations, and no backward pass can follow; asked in its thread.
+        """Whether memory was given back, as of activations, and no backward pass can follow; asked
+        in its thread.
 
-        Or none did, in loops over data that came to their end, or no error can have kept the script from a step: then
-        that is a doubt.
+        Or none did, in loops over data that came to their end, or no error can have kept the script
+        from a step: then that is a doubt.
         """
         if not self._served.freed():
             return False
@@ -374,22 +436,35 @@ class Recorder(ProbeEngine):
         return not self._unstepped or evaluated or not self._calls.failed
 
     def write(self, state):
-        """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
+        """Write the trace so far under `state`, one file a device: all of it or nothing, whatever
+        happens meanwhile.
+        """
         with self._lock:
             if self._finished:
                 return
             if self._history.recording:
                 self._history.take(self._served.look(), self._served.peaks)
-                self._settings.setdefault(self._history.settings, self._history.settings)  # adds to the environment's
+                self._settings.setdefault(
+                    self._history.settings, self._history.settings
+                )  # adds to the environment's
             for device in self._history.devices():
-                description.write("%s-%d.json.gz" % (self._file, device), self._trace(state, device))
+                description.write(
+                    "%s-%d.json.gz" % (self._file, device), self._trace(state, device)
+                )
 
     def _trace(self, state, device):
         """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
         hooked = [
             part
-            for part in (self._rank, self._triton, self._streams, self._calls, self._known, self._others)
+            for part in (
+                self._rank,
+                self._triton,
+                self._streams,
+                self._calls,
+                self._known,
+                self._others,
+            )
             if part is not None
         ]
         self._course.script_ended = state == "exit" and self._error is None
@@ -412,7 +487,9 @@ class Recorder(ProbeEngine):
             "peers": self._rank.unlike() if self._rank is not None else [],
             "work": None if self._runtime is None else stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
-            "training": self._training.found(self._course.batch_size()) if self._training is not None else {},
+            "training": self._training.found(self._course.batch_size())
+            if self._training is not None
+            else {},
             "host_bytes": self._host.most,
             "mallocs_before_launch": None
             if self._runtime is None
@@ -451,7 +528,11 @@ class Recorder(ProbeEngine):
 
     def _tries_plans(self):
         """Whether cuDNN's plans were asked for, of which a GPU would try all."""
-        planned = self._history.recording and self._runtime is not None and stand_ins.bounds(self._runtime)
+        planned = (
+            self._history.recording
+            and self._runtime is not None
+            and stand_ins.bounds(self._runtime)
+        )
         return bool(planned) and self._torch.backends.cudnn.benchmark
 
     def _has_optimizer(self):

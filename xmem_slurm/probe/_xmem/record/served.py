@@ -1,4 +1,6 @@
-"""What torch's allocator says of itself: how much each device has served, and its peaks, whatever a script resets."""
+"""What torch's allocator says of itself: how much each device has served, and its peaks, whatever a
+script resets.
+"""
 
 import collections
 import functools
@@ -35,13 +37,14 @@ class Served:
         self.allocated = 0
         """Bytes that were allocated then, on all of them."""
         self.own, self.peaks, self.totals = {}, {}, {}
-        """By device: {peak: bytes}, torch's own and with what was skipped; (allocations, bytes, requested bytes, freed
-        bytes) so far, with that, too."""
+        """By device: {peak: bytes}, torch's own and with what was skipped; (allocations, bytes,
+        requested bytes, freed bytes) so far, with that, too."""
 
     def begin(self, torch):
         """CUDA is in use from now on."""
         self._torch = torch
-        # Not torch.cuda.device_count(): that reads CUDA_VISIBLE_DEVICES anew, which CUDA does once, and for good.
+        # Not torch.cuda.device_count(): that reads CUDA_VISIBLE_DEVICES anew, which CUDA does once,
+        # and for good.
         self.devices = range(torch._C._cuda_getDeviceCount())
 
     def look(self):
@@ -53,7 +56,9 @@ class Served:
             stats = self._torch._C._cuda_memoryStats(device)
             known = self.own.get(device, {})
             self._since[device] = since = {name: stats[name]["all"]["peak"] for name in PEAKS}
-            self.own[device] = self.peaks[device] = {name: max(since[name], known.get(name, 0)) for name in PEAKS}
+            self.own[device] = self.peaks[device] = {
+                name: max(since[name], known.get(name, 0)) for name in PEAKS
+            }
             self.totals[device] = tuple(stats[name]["all"][part] for name, part in _TOTALS)
             counts.append(self.totals[device][0] + self._forgotten.get(device, 0))
             allocated += stats["allocated_bytes"]["all"]["current"]
@@ -89,10 +94,15 @@ class Served:
 
     def freed(self):
         """Whether anything was ever given back."""
-        return any(self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"] for device in self.devices)
+        return any(
+            self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"]
+            for device in self.devices
+        )
 
     def asked(self, ask, _owner):
-        """Around what tells a script of the allocator: calls that were skipped count in what is allocated."""
+        """Around what tells a script of the allocator: calls that were skipped count in what is
+        allocated.
+        """
 
         @functools.wraps(ask)
         def told(device=None):
@@ -108,7 +118,11 @@ class Served:
         return told
 
     def _index(self, device):
-        index = device if isinstance(device, int) or device is None else self._torch.device(device).index
+        index = (
+            device
+            if isinstance(device, int) or device is None
+            else self._torch.device(device).index
+        )
         return self._torch.cuda.current_device() if index is None else index
 
     def around_reset(self, reset, _owner):
@@ -124,7 +138,9 @@ class Served:
             if self._torch is not None:
                 after = self.look()
                 for device in self.devices:
-                    self._forgotten[device] = self._forgotten.get(device, 0) + before[device] - after[device]
+                    self._forgotten[device] = (
+                        self._forgotten.get(device, 0) + before[device] - after[device]
+                    )
                 self.look()
 
         return wrapped

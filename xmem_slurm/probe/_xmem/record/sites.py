@@ -1,17 +1,20 @@
 """Which line of the script asked for an allocation of torch's caching allocator, in which module?
 
-torch tells of allocations through its GPU trace (torch/cuda/_gpu_trace.py, made for CUDA's sanitizer), in the thread
-that allocates. The line is the innermost one outside of torch and of Python's own library, and has those that called it
-behind it; the module is the innermost one that is being called. Autograd's threads run no Python: there the backward
-node at hand gives the sequence number of its operator in the forward pass, and what was noted for that operator holds.
+torch tells of allocations through its GPU trace (torch/cuda/_gpu_trace.py, made for CUDA's
+sanitizer), in the thread that allocates. The line is the innermost one outside of torch and of
+Python's own library, and has those that called it behind it; the module is the innermost one that
+is being called. Autograd's threads run no Python: there the backward node at hand gives the
+sequence number of its operator in the forward pass, and what was noted for that operator holds.
 
-This is for reports only (XMEM_SITES). torch's hook also tells of each tensor that is freed, by a call of Python in
-which an exception is lost that is just on its way: `try: (a * 2)[5]` then ends in a SystemError, or in a crash. A run
-that stops is made again (`engines`) with the Python frames that torch's memory history can note of each allocation:
-those have no such fault, and know neither modules nor what autograd's threads are at.
+This is for reports only (XMEM_SITES). torch's hook also tells of each tensor that is freed, by a
+call of Python in which an exception is lost that is just on its way: `try: (a * 2)[5]` then ends in
+a SystemError, or in a crash. A run that stops is made again (`engines`) with the Python frames that
+torch's memory history can note of each allocation: those have no such fault, and know neither
+modules nor what autograd's threads are at.
 
-Known limitations: an operator that allocates nothing in the forward pass has no line, only the module that its
-neighbours have in common. Of models that run in several threads at once (nn.DataParallel) backward nodes are unknown.
+Known limitations: an operator that allocates nothing in the forward pass has no line, only the
+module that its neighbours have in common. Of models that run in several threads at once
+(nn.DataParallel) backward nodes are unknown.
 """
 
 import bisect
@@ -27,7 +30,8 @@ NOWHERE = 0
 """The number of the site of which nothing is known."""
 
 MOST_NOTED = 200_000
-"""Allocations with a site: each takes some 10 us, and of a run that makes more the later ones are from nowhere."""
+"""Allocations with a site: each takes some 10 us, and of a run that makes more the later ones are
+from nowhere."""
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """What DDP, torch.compile and FSDP call the one module that they are around."""
 _NOT_THE_SCRIPT = {"torch", "triton", "sitecustomize"}
@@ -41,15 +45,21 @@ class Sites:
     def __init__(self, journal):
         self._journal = journal
         self.found = [("", 0, "", "")]
-        """(file, line, function, module) of each site, by its number; in place of a function a backward node."""
+        """(file, line, function, module) of each site, by its number; in place of a function a
+        backward node."""
         self.called_from = [NOWHERE]
-        """For each site the number of the one that called it; of a backward node, its operator's."""
+        """For each site the number of the one that called it; of a backward node, its
+        operator's."""
         self._lock = threading.Lock()
         self._numbers = {}  # what a site is known by: its number
-        self._library, self._script = {}, {}  # id of a code: the code, kept so that nothing else has that id
+        self._library, self._script = (
+            {},
+            {},
+        )  # id of a code: the code, kept so that nothing else has that id
         self._modules = {}  # id of a module: (reference to it, its name)
         self._noted = 0
-        self._files = {}  # of torch's frames: whether a file is the script's, or that of a package that it uses
+        # of torch's frames: whether a file is the script's, or that of a package that it uses
+        self._files = {}
         self._served = {}  # address: numbers of the sites that it was given to, in order
         self._forward = {}  # thread: ([sequence number], [number of the site]), in order
         self._caller = threading.get_ident()
@@ -61,7 +71,10 @@ class Sites:
         with contextlib.suppress(ImportError, AttributeError):
             trace = importlib.import_module("torch.cuda._gpu_trace")
             self._call = torch.nn.Module._wrapped_call_impl.__code__
-            self._node, self._sequence = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
+            self._node, self._sequence = (
+                torch._C._current_autograd_node,
+                torch._C._autograd._get_sequence_nr,
+            )
             trace.register_callback_for_memory_allocation(self._allocated)
             torch._C._activate_gpu_trace()
 
@@ -80,7 +93,9 @@ class Sites:
         self._served.clear()
 
     def of(self, history):
-        """Return the number of the site of each allocation in one device's history since `forget`."""
+        """Return the number of the site of each allocation in one device's history since
+        `forget`.
+        """
         allocations = [event for event in history if event["action"] == "alloc"]
         if self._call is None:
             return [self._of_frames(event.get("frames", ())) for event in allocations]
@@ -89,16 +104,22 @@ class Sites:
         return [next(served.get(event["addr"], nothing), NOWHERE) for event in allocations]
 
     def _of_frames(self, frames):
-        """Return the number of the site of an allocation by torch's own notes of its stack, innermost first."""
+        """Return the number of the site of an allocation by torch's own notes of its stack,
+        innermost first.
+        """
         caller = NOWHERE
         for frame in reversed(frames):
             file = frame["filename"]
             own = self._files.get(file)
             if own is None:
-                own = self._files[file] = bool(file) and not (_of_python(file) or file.startswith(_folders()))
+                own = self._files[file] = bool(file) and not (
+                    _of_python(file) or file.startswith(_folders())
+                )
             if own:
                 site = file, frame["line"], frame["name"], ""
-                caller = self._numbers.get((caller, *site)) or self._new((caller, *site), site, caller)
+                caller = self._numbers.get((caller, *site)) or self._new(
+                    (caller, *site), site, caller
+                )
         return caller
 
     def columns(self, of):
@@ -107,11 +128,15 @@ class Sites:
             return {"found": list(self.found), "called_from": list(self.called_from), "of": of}
 
     def names(self):
-        """Return the names of the parameters and buffers of modules that were called so far, by the tensors' ids."""
+        """Return the names of the parameters and buffers of modules that were called so far, by the
+        tensors' ids.
+        """
         found = {}
         for reference, name in self._modules.values():
             module = reference()
-            for key, tensor in () if module is None else (*module._parameters.items(), *module._buffers.items()):
+            for key, tensor in (
+                () if module is None else (*module._parameters.items(), *module._buffers.items())
+            ):
                 found.setdefault(id(tensor), "%s.%s" % (name, key))
         return found
 
@@ -124,8 +149,17 @@ class Sites:
             self._served.setdefault(address, []).append(number)
 
     def _site(self, frame):
-        """Return the number of the site that `frame` was called from. This runs for every allocation: it is quick."""
-        call, library, script, module, stack, places = self._call, self._library, self._script, None, [], []
+        """Return the number of the site that `frame` was called from. This runs for every
+        allocation: it is quick.
+        """
+        call, library, script, module, stack, places = (
+            self._call,
+            self._library,
+            self._script,
+            None,
+            [],
+            [],
+        )
         while frame is not None:
             code = frame.f_code
             if id(code) not in library:
@@ -145,7 +179,9 @@ class Sites:
         sequence = self._sequence()
         if sequence:
             sequences, numbers = self._forward.setdefault(threading.get_ident(), ([], []))
-            if not sequences or sequences[-1] != sequence:  # what follows a node without having one is not its own
+            if (
+                not sequences or sequences[-1] != sequence
+            ):  # what follows a node without having one is not its own
                 numbers.append(number)
                 sequences.append(sequence)
         return number
@@ -160,7 +196,9 @@ class Sites:
         return caller
 
     def _of_backward_node(self):
-        """Return the number of the site of the backward node at hand: that of its operator in the forward pass."""
+        """Return the number of the site of the backward node at hand: that of its operator in the
+        forward pass.
+        """
         node = self._node()
         if node is None:
             return NOWHERE
@@ -168,7 +206,9 @@ class Sites:
         sequences, numbers = self._forward.get(self._caller, ((), ()))
         sequence = node._sequence_nr() + 1  # a node takes its number before its operator allocates
         at = bisect.bisect_left(sequences, sequence)
-        if at < len(sequences) and not self._forward.keys() - self._callers - {threading.get_ident()}:
+        if at < len(sequences) and not self._forward.keys() - self._callers - {
+            threading.get_ident()
+        }:
             if sequences[at] == sequence:
                 operator = numbers[at]
             elif at > 0:
@@ -190,7 +230,9 @@ class Sites:
         return number
 
     def _name(self, module, frame):
-        """Return a module's name within the outermost one that is being called, whose own name is its class."""
+        """Return a module's name within the outermost one that is being called, whose own name is
+        its class.
+        """
         known = self._modules.get(id(module))
         if known is None or known[0]() is not module:
             known = self._modules[id(module)] = (weakref.ref(module), type(module).__name__)
@@ -202,23 +244,37 @@ class Sites:
             with contextlib.suppress(Exception):  # a module that is half built
                 for path, each in outermost.named_modules():
                     kept = [part for part in path.split(".") if part not in _WRAPPERS]
-                    self._modules[id(each)] = (weakref.ref(each), ".".join(kept) or type(each).__name__)
+                    self._modules[id(each)] = (
+                        weakref.ref(each),
+                        ".".join(kept) or type(each).__name__,
+                    )
             known = self._modules[id(module)]
         return known[1]
 
     def _is_the_scripts(self, frame):
-        """Whether a code that was not met before is the script's, or that of a package that it uses."""
+        """Whether a code that was not met before is the script's, or that of a package that it
+        uses.
+        """
         code = frame.f_code
         package, file = str(frame.f_globals.get("__name__")).partition(".")[0], code.co_filename
-        generated = file.startswith("<") and package != "__main__"  # what `python -c` runs is the script
-        own = not (generated or _of_python(file) or package in _NOT_THE_SCRIPT or package.startswith("_xmem"))
+        generated = (
+            file.startswith("<") and package != "__main__"
+        )  # what `python -c` runs is the script
+        own = not (
+            generated
+            or _of_python(file)
+            or package in _NOT_THE_SCRIPT
+            or package.startswith("_xmem")
+        )
         (self._script if own else self._library)[id(code)] = code
         return own
 
 
 def _folders():
     """Return where the code is that is not the script's."""
-    found = [sys.modules[name].__file__ for name in sorted({"torch", "triton"} & sys.modules.keys())]
+    found = [
+        sys.modules[name].__file__ for name in sorted({"torch", "triton"} & sys.modules.keys())
+    ]
     return (_PROBE, *(os.path.dirname(file) for file in found if file))
 
 

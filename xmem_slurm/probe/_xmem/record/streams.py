@@ -1,14 +1,17 @@
 """Does the script use memory on other streams than it was made on (record_stream)?
 
-When such memory is freed, the allocator keeps it until an event on those streams is over. When that is on a GPU hangs
-on how far it is behind; the stand-ins take the furthest (Note [Queued events] in device/src/cudart/streams.c).
+When such memory is freed, the allocator keeps it until an event on those streams is over. When that
+is on a GPU hangs on how far it is behind; the stand-ins take the furthest (Note [Queued events] in
+device/src/cudart/streams.c).
 """
 
 import functools
 
 
 class Streams:
-    """The calls from Python: the script's own, and FSDP1's. NCCL's, from C++, have the doubt of its buffers."""
+    """The calls from Python: the script's own, and FSDP1's. NCCL's, from C++, have the doubt of its
+    buffers.
+    """
 
     def __init__(self):
         self._recorded = []  # bytes of the tensors
@@ -27,4 +30,8 @@ class Streams:
     def doubt(self, note):
         """Say that there were such calls."""
         if self._recorded:
-            note("record-stream", "tensors of up to %d MiB" % (max(self._recorded) >> 20), len(self._recorded))
+            note(
+                "record-stream",
+                "tensors of up to %d MiB" % (max(self._recorded) >> 20),
+                len(self._recorded),
+            )

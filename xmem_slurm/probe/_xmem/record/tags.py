@@ -1,4 +1,6 @@
-"""Which memory holds parameters, gradients, optimizer state and buffers? Asked of the tensors, by their addresses."""
+"""Which memory holds parameters, gradients, optimizer state and buffers? Asked of the tensors, by
+their addresses.
+"""
 
 import contextlib
 
@@ -15,38 +17,62 @@ class Tags:
     def optimizer(self, torch, optimizer, named):
         """Tag what an optimizer holds after a step; `named`: with the names of its parameters."""
         names = self._sites.names() if named else {}
-        parameters = [(names.get(id(p), ""), p) for group in optimizer.param_groups for p in group["params"]]
+        parameters = [
+            (names.get(id(p), ""), p) for group in optimizer.param_groups for p in group["params"]
+        ]
         self._tag(torch, "PARAM", parameters)
         self._tag(torch, "GRAD", [("", p.grad) for _, p in parameters if p.grad is not None])
-        self._tag(torch, "OPT", [(names.get(id(p), ""), state) for p, state in optimizer.state.items()])
+        self._tag(
+            torch, "OPT", [(names.get(id(p), ""), state) for p, state in optimizer.state.items()]
+        )
 
     def modules(self, torch):
-        """Tag parameters and buffers of every module alive: those that no optimizer holds are memory too."""
+        """Tag parameters and buffers of every module alive: those that no optimizer holds are
+        memory too.
+        """
         modules, names = alive.instances(torch.nn.Module), self._sites.names()
         with contextlib.suppress(Exception):  # a module that is half built
-            self._tag(torch, "PARAM", [(names.get(id(p), ""), p) for m in modules for p in m._parameters.values()])
-            self._tag(torch, "BUFFER", [(names.get(id(b), ""), b) for m in modules for b in m._buffers.values()])
+            self._tag(
+                torch,
+                "PARAM",
+                [(names.get(id(p), ""), p) for m in modules for p in m._parameters.values()],
+            )
+            self._tag(
+                torch,
+                "BUFFER",
+                [(names.get(id(b), ""), b) for m in modules for b in m._buffers.values()],
+            )
 
     def _tag(self, torch, category, named):
-        """Note that the tensors in `named` [(name or "", whatever holds tensors)] are of this category now."""
+        """Note that the tensors in `named` [(name or "", whatever holds tensors)] are of this
+        category now.
+        """
         addresses = {}
         for name, value in named:
             for each in description.leaves([value]):
                 tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-                    with contextlib.suppress(Exception):  # a tensor without storage of its own, or that forbids it
-                        addresses.setdefault(tensor.device.index, {})[tensor.untyped_storage().data_ptr()] = name
+                    with contextlib.suppress(
+                        Exception
+                    ):  # a tensor without storage of its own, or that forbids it
+                        addresses.setdefault(tensor.device.index, {})[
+                            tensor.untyped_storage().data_ptr()
+                        ] = name
         if addresses:
             self._tags.append((category, self._served.look(), addresses))
 
     def of(self, device, place):
-        """Return `tags` of a trace; `place` says, of how many allocations that were served, how many are in it."""
+        """Return `tags` of a trace; `place` says, of how many allocations that were served, how
+        many are in it.
+        """
         return [
             {
                 "category": category,
                 "allocations": place(counts[device]),
                 "addresses": list(addresses[device]),
-                "names": list(addresses[device].values()) if any(addresses[device].values()) else [],
+                "names": list(addresses[device].values())
+                if any(addresses[device].values())
+                else [],
             }
             for category, counts, addresses in self._tags
             if device in addresses

@@ -1,1 +1,3 @@
-"""What was done before is not done again: calls of modules, optimizer steps, and the memory that they would have."""
+"""What was done before is not done again: calls of modules, optimizer steps, and the memory that
+they would have.
+"""

@@ -1,19 +1,23 @@
-"""Calls of modules that were met before are skipped: the script goes on with tensors like those that they gave.
+"""Calls of modules that were met before are skipped: the script goes on with tensors like those
+that they gave.
 
-Note [Fast forward]: on stand-ins no kernel runs, so values are the same whether torch dispatches a call or not. A call
-of a kind (Note [Kinds]) that did the same to the allocator twice, its backward pass included, is not made again. In its
-place stand its events (`journal`), tensors like its outputs, and one node in the graph (`node`) whose backward pass
-stands for that of the call. All else is the script's own Python, run as it is: loops, counters, callbacks, schedules,
-samplers. So it comes to its own end, and nothing about it is guessed.
+Note [Fast forward]: on stand-ins no kernel runs, so values are the same whether torch dispatches a
+call or not. A call of a kind (Note [Kinds]) that did the same to the allocator twice, its backward
+pass included, is not made again. In its place stand its events (`journal`), tensors like its
+outputs, and one node in the graph (`node`) whose backward pass stands for that of the call. All
+else is the script's own Python, run as it is: loops, counters, callbacks, schedules, samplers. So
+it comes to its own end, and nothing about it is guessed.
 
-Now and then they are made all the same (`checks`). If one does something else than those before it, something has
-changed that is not of its kind: that is a doubt, and no call of that module is skipped any more.
+Now and then they are made all the same (`checks`). If one does something else than those before it,
+something has changed that is not of its kind: that is a doubt, and no call of that module is
+skipped any more.
 
-Not skipped, each for itself or for good: calls that change an attribute of a module (but for the weights that torch's
-weight_norm and spectral_norm make anew: those are given, too), that read values or draw numbers on the host, that write
-to their arguments or give them back, that give values which are known, or anything but tensors and plain values; from
-which something lives on that was not given; where hooks are on a module; where somebody traces, captures or looks on.
-Then their parts may be.
+Not skipped, each for itself or for good: calls that change an attribute of a module (but for the
+weights that torch's weight_norm and spectral_norm make anew: those are given, too), that read
+values or draw numbers on the host, that write to their arguments or give them back, that give
+values which are known, or anything but tensors and plain values; from which something lives on that
+was not given; where hooks are on a module; where somebody traces, captures or looks on. Then their
+parts may be.
 """
 
 import contextlib
@@ -41,9 +45,11 @@ from _xmem.repeat.sharded import as_gradient, local, sharding
 from _xmem.repeat.surroundings import CallSurroundings
 
 REFUSALS = 3
-"""A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
+"""A module of which so many calls, one after another, could not be skipped, is left alone; its
+parts are not."""
 MANY_KINDS = 32
-"""Where a module has more, as where lengths vary, a first call of a kind is made without being recorded."""
+"""Where a module has more, as where lengths vary, a first call of a kind is made without being
+recorded."""
 MOST_CHANGES = 10_000
 """Changes of modules that are remembered; then all modules are looked at anew."""
 MOST_KINDS = 4096
@@ -63,10 +69,14 @@ class State:
         self.within = frozenset()  # ids of the modules that it is made of
         self.parts = ()  # ids of the parameters and modules that those have
         self.parameters = self.modules = self.configurations = ()
-        self.recomputed = ()  # (reference to a module, name of an attribute that each call makes anew)
+        # (reference to a module, name of an attribute that each call makes anew)
+        self.recomputed = ()
         self.settings = self.sharding = self.surroundings = None
-        self.reads = None  # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
-        self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
+        # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
+        self.reads = None
+        self.last = self.recorded = (
+            None  # the number of the one that was skipped last; the last one that was recorded
+        )
 
     def refuse(self):
         """Skip no call of it any more."""
@@ -76,10 +86,9 @@ class State:
 class Calls:
     """The calls of one process.
 
-    `process` says how many bytes are allocated (`level`), how many values the host has read past `values`
-    (`reads_unexplained`), how many steps were made (`steps_made`), and is told that a call comes again (`again`), or
-    one without gradients (`measures`);
-    `values` has those that are known.
+    `process` says how many bytes are allocated (`level`), how many values the host has read past
+    `values` (`reads_unexplained`), how many steps were made (`steps_made`), and is told that a call
+    comes again (`again`), or one without gradients (`measures`); `values` has those that are known.
     """
 
     def __init__(self, torch, journal, process, values):
@@ -90,12 +99,20 @@ class Calls:
         self._depth = 0  # how many calls there are within each other
         self._inside = False  # of a call that is made, and whose parts are not looked at
         self._backward = None  # how the backward pass at hand was asked for
-        self._given_now = set()  # ids of parameters that had no gradient before it, and have one from a skipped call
+        self._given_now = (
+            set()
+        )  # ids of parameters that had no gradient before it, and have one from a skipped call
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
-        self._changed, self._forgotten = [], 0  # ids of modules that were changed, and how often those were forgotten
+        self._changed, self._forgotten = (
+            [],
+            0,
+        )  # ids of modules that were changed, and how often those were forgotten
         self._recorded = []
         self.checks = Checks()
-        self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
+        self._casts, self._left_casts = (
+            0,
+            [],
+        )  # regions of autocast so far, and calls that left casts in its cache
         self._doubts = set()
         self.skipped = 0
         """How many were."""
@@ -130,7 +147,7 @@ class Calls:
         """Whether this is a place where calls are skipped, or recorded to be."""
         return not self._inside and self._backward is None and threading.get_ident() == self._thread
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     def called(self, call, _module_class):
         """Each call of a module comes through here."""
@@ -163,7 +180,9 @@ class Calls:
         return noted
 
     def registered(self, register, _module_class):
-        """Around what gives a module a part past its attributes: a module, a parameter or a buffer."""
+        """Around what gives a module a part past its attributes: a module, a parameter or a
+        buffer.
+        """
 
         @functools.wraps(register)
         def noted(module, *args, **kwargs):
@@ -173,14 +192,18 @@ class Calls:
         return noted
 
     def run_backward(self, run, _autograd):
-        """Around torch's engine: the backward passes of calls that are recorded are found in its notes."""
+        """Around torch's engine: the backward passes of calls that are recorded are found in its
+        notes.
+        """
 
         @functools.wraps(run)
         def ran(roots, gradients, keep_graph, create_graph, inputs=(), *args, **kwargs):
             if not self.skips:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
-            self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, frozenset(map(id, inputs)))
+            self._backward = BackwardCall(
+                bool(keep_graph), bool(create_graph), accumulate, frozenset(map(id, inputs))
+            )
             try:
                 with self._watched(roots):
                     return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
@@ -210,7 +233,9 @@ class Calls:
                 self._broken(error)
 
     def uncached(self, clear, _torch):
-        """Around what empties autocast's cache: with it go the casts that skipped calls left there."""
+        """Around what empties autocast's cache: with it go the casts that skipped calls left
+        there.
+        """
 
         @functools.wraps(clear)
         def cleared():
@@ -222,10 +247,12 @@ class Calls:
 
         return cleared
 
-    # -- a call --------------------------------------------------------------------------------------------------------
+    # -- a call ------------------------------------------------------------------------------------
 
     def _call(self, make, module, *args, **kwargs):
-        """Skip a call, record it, or make it; whatever goes wrong here is no matter of the script's."""
+        """Skip a call, record it, or make it; whatever goes wrong here is no matter of the
+        script's.
+        """
         try:
             way = self._way(module, args, kwargs)
         except Exception as error:
@@ -248,22 +275,31 @@ class Calls:
         leaves, form = self._leaves(args, kwargs)
         of_leaves = self._kinds.of_all(leaves)
         parameters = () if of_leaves is None else self._looked_at(module, state)
-        # An activation, a loss, or something among its arguments that has no kind; a sharded root that is under way.
+        # An activation, a loss, or something among its arguments that has no kind; a sharded root
+        # that is under way.
         if not parameters or (state.sharding is not None and not self._rests(state)):
             return self._made_by(state)
         known = self._known(state, leaves, (of_leaves, form), parameters)
         known.round = self._process.again(known.round, evaluates)
         if not known.ready or self.compares:
             tried = known.ready or known.is_tried(len(state.known) > MANY_KINDS)
-            return functools.partial(self._record, state, known, leaves) if tried else self._made_by(state)
+            return (
+                functools.partial(self._record, state, known, leaves)
+                if tried
+                else self._made_by(state)
+            )
         state.small = known.small
-        if state.small or (self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()):
+        if state.small or (
+            self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()
+        ):
             return self._inside_of
         given = self._skip(state, known, leaves, parameters)
         return lambda _make: given
 
     def _around(self, state):
-        """Return what a module's code reads; if that may change unnoticed, no call of it is skipped from now on."""
+        """Return what a module's code reads; if that may change unnoticed, no call of it is skipped
+        from now on.
+        """
         found = state.surroundings.look()
         if not state.surroundings.is_told:
             state.refuse()
@@ -283,7 +319,9 @@ class Calls:
         self._doubts.add("a later step does not do what earlier ones did")
 
     def _differs(self, state, name):
-        """A call that could have been skipped has not done what is known of it: none of that module is any more."""
+        """A call that could have been skipped has not done what is known of it: none of that module
+        is any more.
+        """
         state.refuse()
         self._doubts.add("a later call of %s does not do what earlier ones did" % name)
 
@@ -297,14 +335,18 @@ class Calls:
         self._doubts.add("%s: %s" % (type(error).__name__, error))
 
     def _leaves(self, args, kwargs):
-        """Return the leaves of a call's arguments, and their form; most have no containers among them."""
+        """Return the leaves of a call's arguments, and their form; most have no containers among
+        them.
+        """
         leaves = [*args, *kwargs.values()]
         if any(isinstance(each, (list, tuple, dict)) for each in leaves):
             return self._tree.tree_flatten((args, kwargs))
         return leaves, (len(args), *kwargs)
 
     def _made_by(self, state):
-        """Return what makes a call, whose parts may be skipped unless the module is a sharded root."""
+        """Return what makes a call, whose parts may be skipped unless the module is a sharded
+        root.
+        """
         return _made if state.sharding is None else self._inside_of
 
     def _inside_of(self, make):
@@ -320,32 +362,45 @@ class Calls:
         if len(self._changed) > MOST_CHANGES:
             self._changed, self._forgotten = [], self._forgotten + 1
         version = self._forgotten, self._hooks(), len(self._changed)
-        # What a module has is also changed past its attributes, as by torch.func.functional_call and ModuleDict.pop.
+        # What a module has is also changed past its attributes, as by torch.func.functional_call
+        # and ModuleDict.pop.
         same = state.parts == _parts(_alive(state.modules))
         if not same or (state.version != version and not self._is_as_it_was(state, version)):
             modules = list(module.modules())
             state.within = frozenset(map(id, modules))
             state.modules, state.parts = [weakref.ref(each) for each in modules], _parts(modules)
             own = list(module.parameters())
-            if any(map(self._torch.nn.parameter.is_lazy, own)):  # without a shape before the first call
+            if any(
+                map(self._torch.nn.parameter.is_lazy, own)
+            ):  # without a shape before the first call
                 return ()
             state.sharding = sharding(modules)
             whole = state.sharding is not None or all(local(each) is each for each in own)
-            state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
+            state.parameters = (
+                [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
+            )
             state.settings = hash((str(self._kinds.settings(modules)), *map(id, own)))
             state.configurations = self._kinds.configurations(modules)
-            state.recomputed = [(weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)]
+            state.recomputed = [
+                (weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)
+            ]
             self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
-            state.surroundings = CallSurroundings(self._torch, modules, state.configurations, state.surroundings)
+            state.surroundings = CallSurroundings(
+                self._torch, modules, state.configurations, state.surroundings
+            )
             state.version = version
         return _alive(state.parameters)
 
     def _hooks(self):
-        """Return how many hooks the script has had torch call so far, of modules and of tensors: torch numbers them."""
+        """Return how many hooks the script has had torch call so far, of modules and of tensors:
+        torch numbers them.
+        """
         return self._torch.utils.hooks.RemovableHandle.next_id - self._own_hooks
 
     def _is_as_it_was(self, state, version):
-        """Whether other modules were changed since this one was looked at, and none that it is made of."""
+        """Whether other modules were changed since this one was looked at, and none that it is made
+        of.
+        """
         if state.version is None or state.version[:2] != version[:2]:
             return False
         if not state.within.isdisjoint(self._changed[state.version[2] :]):
@@ -358,7 +413,8 @@ class Calls:
         casts = self._torch.is_autocast_enabled("cuda") and state.casts == self._casts
         state.casts = self._casts
         first, without = parameters[0], self._torch.is_grad_enabled()
-        # Gradients may go between a call and its backward pass, which is so in the first one after a step (Lightning).
+        # Gradients may go between a call and its backward pass, which is so in the first one after
+        # a step (Lightning).
         steps = self._process.steps_made() if without else state.steps
         begins, state.steps = steps != state.steps, steps
         key = (
@@ -382,10 +438,12 @@ class Calls:
             known = state.known[key] = Known()
         return known
 
-    # -- a call that is made -------------------------------------------------------------------------------------------
+    # -- a call that is made -----------------------------------------------------------------------
 
     def _record(self, state, known, leaves, make):
-        """Make a call, and have torch's notes of it read; unless it is one that must not be skipped."""
+        """Make a call, and have torch's notes of it read; unless it is one that must not be
+        skipped.
+        """
         torch, modules = self._torch, _alive(state.modules)
         own = state.sharding.hooks() if state.sharding is not None else ()
         if any(kinds.hooked(module, own) for module in modules):
@@ -393,22 +451,32 @@ class Calls:
             return make()
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
         needs = [each for each in state.parameters if each() is not None and each().requires_grad]
-        before, references = self._state(state, modules, tensors), [_references(torch, each) for each in tensors]
+        before, references = (
+            self._state(state, modules, tensors),
+            [_references(torch, each) for each in tensors],
+        )
         hooks = self._hooks()
         sequence = torch._C._autograd._get_sequence_nr
         casts = self._kinds.keeps_casts()
         differs = functools.partial(self._differs, state, type(modules[0]).__name__)
-        recorded = RecordedCall(known, needs, self.position(), sequence(), casts, state=state, differs=differs)
+        recorded = RecordedCall(
+            known, needs, self.position(), sequence(), casts, state=state, differs=differs
+        )
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
             out = self._inside_of(make)
         recorded.region.end, recorded.sequences[1] = self.position(), sequence()
         try:
-            # Who gives a tensor a hook is told of its gradient, which what stands for a call is not; sharding does so.
+            # Who gives a tensor a hook is told of its gradient, which what stands for a call is
+            # not; sharding does so.
             same = state.sharding is not None or self._hooks() == hooks
             same = same and self._state(state, modules, tensors) == before
             fit = same and self._describe(recorded, out, modules, tensors, state)
-            reads = self._reads(leaves, modules, origins) if self._process.reads_unexplained() <= blind else None
+            reads = (
+                self._reads(leaves, modules, origins)
+                if self._process.reads_unexplained() <= blind
+                else None
+            )
         except Exception as error:
             self._broken(error)
             return out
@@ -430,19 +498,25 @@ class Calls:
         return out
 
     def _reads(self, leaves, modules, origins):
-        """Return what of a call was read, from these storages on, as `State.reads`; None: it was something else."""
+        """Return what of a call was read, from these storages on, as `State.reads`; None: it was
+        something else.
+        """
         where = {}
         for place, each in enumerate(leaves):
             if self._torch.is_tensor(each) and each.is_cuda:
                 where.setdefault(pointer(each), []).append(place)
-        buffers = [each for module in modules for each in module._buffers.values() if each is not None]
+        buffers = [
+            each for module in modules for each in module._buffers.values() if each is not None
+        ]
         found = [each for each in buffers if each.is_cuda and pointer(each) in origins]
         places = {place for address in origins for place in where.get(address, ())}
         known = not origins - {pointer(each) for each in found} - where.keys()
         return (places, {id(each): weakref.ref(each) for each in found}) if known else None
 
     def _has_read_before(self, state, places, buffers):
-        """Whether calls of this module had read all of that before; from now on it is of a call's kind."""
+        """Whether calls of this module had read all of that before; from now on it is of a call's
+        kind.
+        """
         before, known = state.reads or (set(), {})
         if places <= before and buffers.keys() <= known.keys():
             return True
@@ -450,26 +524,39 @@ class Calls:
         return False
 
     def _read_by(self, state, leaves):
-        """Return the values that a call reads of its arguments, and the versions of what else it reads."""
+        """Return the values that a call reads of its arguments, and the versions of what else it
+        reads.
+        """
         places, buffers = state.reads
-        values = [self._values.fingerprint(leaves[place]) for place in sorted(places) if place < len(leaves)]
+        values = [
+            self._values.fingerprint(leaves[place])
+            for place in sorted(places)
+            if place < len(leaves)
+        ]
         return tuple(values), tuple([each._version for each in _alive(buffers.values())])
 
     def _state(self, state, modules, tensors):
         """Return what a call must leave as it is: attributes, arguments, what is drawn on the host.
 
-        Which parameters are gathered is no matter where a backward pass follows, after which none are.
+        Which parameters are gathered is no matter where a backward pass follows, after which none
+        are.
         """
-        but = ("_parameters",) if state.sharding is not None and self._torch.is_grad_enabled() else ()
+        but = (
+            ("_parameters",) if state.sharding is not None and self._torch.is_grad_enabled() else ()
+        )
         return self._kinds.state(modules, but), [each._version for each in tensors]
 
     def _rests(self, state):
         """Whether a call of a sharded root can stand for another, or be recorded.
 
-        It cannot where an earlier one has gathered what this one would have to, and waits for its backward pass.
+        It cannot where an earlier one has gathered what this one would have to, and waits for its
+        backward pass.
         """
         if self._torch.is_grad_enabled():
-            skipped, recorded = state.last is not None and self.journal.holds(state.last), state.recorded
+            skipped, recorded = (
+                state.last is not None and self.journal.holds(state.last),
+                state.recorded,
+            )
             if skipped or (recorded is not None and recorded.awaits_backward):
                 state.refuse()
             if any(state.sharding.gathered()):
@@ -481,18 +568,26 @@ class Calls:
         torch = self._torch
         known = {id(each) for each in state.configurations}
         try:
-            leaves, form = taken_apart(self._tree, out, lambda each: id(each) in known or self._is_leaf(each))
+            leaves, form = taken_apart(
+                self._tree, out, lambda each: id(each) in known or self._is_leaf(each)
+            )
         except NoFormError:
             return False
         of_script = len(leaves)
         leaves += [vars(module()).get(name) for module, name in state.recomputed]
-        own = [each for module in modules for each in (*module._parameters.values(), *module._buffers.values())]
+        own = [
+            each
+            for module in modules
+            for each in (*module._parameters.values(), *module._buffers.values())
+        ]
         taken = {pointer(local(each)) for each in (*tensors, *own) if each is not None}
         storages, differentiable = {}, []
         for place, each in enumerate(leaves):
             if not isinstance(each, torch.Tensor):
                 continue
-            plain = type(each) is torch.Tensor and each.layout is torch.strided and self.is_here(each)
+            plain = (
+                type(each) is torch.Tensor and each.layout is torch.strided and self.is_here(each)
+            )
             if not plain or not each.is_floating_point() or self._values.of(each) is not None:
                 return False
             if each.retains_grad:  # the script asks it for its gradient
@@ -506,7 +601,8 @@ class Calls:
         if differentiable:
             leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
             recorded.outs = [
-                (node_number(each.grad_fn), each.output_nr) for each in map(leaves.__getitem__, differentiable)
+                (node_number(each.grad_fn), each.output_nr)
+                for each in map(leaves.__getitem__, differentiable)
             ]
         return True
 
@@ -514,12 +610,14 @@ class Calls:
         return isinstance(each, self._torch.Tensor) or self._kinds.is_plain(each)
 
     def _is_held(self, tensors):
-        """Whether torch's graph has the storage of these tensors, too: all that have it were given."""
+        """Whether torch's graph has the storage of these tensors, too: all that have it were
+        given.
+        """
         bases = [each._base for each in tensors if each._base is not None]
         own = len({id(each) for each in (*tensors, *bases)})
         return _uses(self._torch, tensors[0]) > self._one_use - 1 + own
 
-    # -- a call that is skipped ----------------------------------------------------------------------------------------
+    # -- a call that is skipped --------------------------------------------------------------------
 
     def _skip(self, state, known, leaves, parameters):
         """Return what a call gives, without making it."""
@@ -535,7 +633,9 @@ class Calls:
             if view.storage is not None and gave.held[view.storage]
         ]
         if gave.differentiable:
-            inputs = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
+            inputs = [
+                each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad
+            ]
             needs = [each for each in parameters if each.requires_grad]
             held += [leaves[place].detach() for place in known.held]
             graph = SkippedGraph(state, known, Held(self, number), held, len(inputs))
@@ -543,9 +643,12 @@ class Calls:
             outs = self._node.apply(graph, outs, *inputs, *needs)
             for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
                 given[place] = each
-        for (module, name), each in zip(state.recomputed, given[len(given) - len(state.recomputed) :]):  # noqa: B905
+        recomputed = given[len(given) - len(state.recomputed) :]
+        for (module, name), each in zip(state.recomputed, recomputed):  # noqa: B905
             vars(module())[name] = each
-            if gave.differentiable:  # what the script computes of it itself has no way back through the call
+            if (
+                gave.differentiable
+            ):  # what the script computes of it itself has no way back through the call
                 each.requires_grad_().register_hook(self._unrecorded)
                 self._own_hooks += 1
         casts = known.casts if gave.differentiable else known.forward.left
@@ -557,7 +660,8 @@ class Calls:
         self._doubts.add("a backward pass of a kind that was not recorded")
 
     def _like(self, layout, got, blocks, wanted=None):
-        """Return the like of tensors and plain values, of which only some may be `wanted`, by their places.
+        """Return the like of tensors and plain values, of which only some may be `wanted`, by their
+        places.
 
         `got` is told where the blocks lie that they have in the trace, one for each storage.
         """
@@ -573,13 +677,17 @@ class Calls:
                     for place, block in places:
                         made[place] = each = layout.like(self._torch, place, storages)
                         if block is not None:
-                            got[block.number] = each.data_ptr() if layout.whole[place] else pointer(each)
+                            got[block.number] = (
+                                each.data_ptr() if layout.whole[place] else pointer(each)
+                            )
         finally:
             self.journal.gives = False
         return made
 
     def _on(self, stream):
-        """Within this, tensors are allocated on the stream of this address; None: on the one of now."""
+        """Within this, tensors are allocated on the stream of this address; None: on the one of
+        now.
+        """
         torch = self._torch
         if stream is None or stream == torch._C._cuda_getCurrentRawStream(self.journal.device):
             return contextlib.nullcontext()
@@ -591,10 +699,19 @@ class Calls:
         return self._backward is None or self._backward.keep_graph
 
     def went_back(self, ctx, gradients):
-        """The backward pass of a skipped call: return the gradients of all that its node was given."""
-        torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
+        """The backward pass of a skipped call: return the gradients of all that its node was
+        given.
+        """
+        torch, known, number, parameters = (
+            self._torch,
+            ctx.graph.known,
+            ctx.graph.held.number,
+            ctx.parameters,
+        )
         around = ctx.graph.state.surroundings.look_back()
-        asked = self._backward or BackwardCall(False, True, False, frozenset())  # torch was asked past us
+        asked = self._backward or BackwardCall(
+            False, True, False, frozenset()
+        )  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
             known.forget()
@@ -620,19 +737,25 @@ class Calls:
         through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
         passed = [local(each) is each and bool(through or _is_hooked(each)) for each in parameters]
         wanted = {place for place, here in enumerate(zip(passed, empty)) if any(here)}  # noqa: B905 - since Python 3.10
-        made = self._like(layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted)
+        made = self._like(
+            layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted
+        )
         found = [_empty(torch, each) for each in ctx.layouts]
         for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
             found.append(part if passes else None)
             if part is not None and not passes:
                 each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
         self._given_now.update(map(id, parameters))
-        if asked.create_graph:  # the script goes on with them, however far that is from what they would be
+        if (
+            asked.create_graph
+        ):  # the script goes on with them, however far that is from what they would be
             found = [each if each is None else each.requires_grad_() for each in found]
         return found
 
     def note(self, number, events, gradient=None):
-        """Note that a call is skipped, and what is allocated then; return what `Journal.note` does."""
+        """Note that a call is skipped, and what is allocated then; return what `Journal.note`
+        does.
+        """
         self.journal.reached(self._process.level() + events.peak)
         return self.journal.note(number, events, gradient)
 
@@ -649,7 +772,7 @@ class Calls:
         if gone and self._thread is not None:
             self.journal.note(number, freeing(gone, [each for each in held if each not in wanted]))
 
-    # -- what is recorded ----------------------------------------------------------------------------------------------
+    # -- what is recorded --------------------------------------------------------------------------
 
     def position(self):
         """Return how many allocations and frees torch has served."""
@@ -666,7 +789,9 @@ class Calls:
         return bool(self._recorded)
 
     def read(self, notes, last):
-        """Take from torch's notes, which end at position `last` and are forgotten then, what was recorded."""
+        """Take from torch's notes, which end at position `last` and are forgotten then, what was
+        recorded.
+        """
         first = last - len(notes)
         try:
             self._recorded = [each for each in self._recorded if not each.read(notes, first)]
@@ -675,7 +800,9 @@ class Calls:
 
     def doubt(self, note):
         """Say what skipped calls could not stand for."""
-        for state in list(self._states.data.values()):  # at once: the thread that writes the trace may be another
+        for state in list(
+            self._states.data.values()
+        ):  # at once: the thread that writes the trace may be another
             self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
         for what in sorted(self._doubts):
             note("skipped", what)
@@ -697,9 +824,13 @@ def _parts(modules):
 
 
 def _buffers(modules):
-    """Return what buffers these modules have, one in another's place being as good where it is as large."""
+    """Return what buffers these modules have, one in another's place being as good where it is as
+    large.
+    """
     buffers = [each for module in modules for each in module._buffers.values()]
-    return tuple([None if each is None else (each.shape, each.dtype, each.device) for each in buffers])
+    return tuple(
+        [None if each is None else (each.shape, each.dtype, each.device) for each in buffers]
+    )
 
 
 def _without(parameters):
@@ -728,5 +859,7 @@ def _uses(torch, tensor):
 
 
 def _references(torch, tensor):
-    """Return how many there are to a tensor, or to its storage: torch's graph keeps an input as itself."""
+    """Return how many there are to a tensor, or to its storage: torch's graph keeps an input as
+    itself.
+    """
     return tensor._use_count() + _uses(torch, tensor)

@@ -1,9 +1,10 @@
 """When are calls made that could be skipped, to see whether they still do what is known of them?
 
-Note [Checks]: a kind holds all that is known to change what a call asks for, and no list of such things is complete. So
-from time to time an interval of the script, a step or a batch, is made as it is, calls and steps of optimizers, and
-compared with what is known of these. A change that lasts is noticed so, at the latest after a quarter more of all
-intervals so far, and soon where another loop over data begins.
+Note [Checks]: a kind holds all that is known to change what a call asks for, and no list of such
+things is complete. So from time to time an interval of the script, a step or a batch, is made as it
+is, calls and steps of optimizers, and compared with what is known of these. A change that lasts is
+noticed so, at the latest after a quarter more of all intervals so far, and soon where another loop
+over data begins.
 """
 
 EACH, PART = 16, 4

@@ -1,7 +1,8 @@
 """Gradients are not clipped by their norm again where others of the same shapes were.
 
-What that needs for a moment is known by then. `error_if_nonfinite` has torch read what it computed; tensors that
-are not plain are clipped in other ways; what is compiled is traced. Then nothing is skipped.
+What that needs for a moment is known by then. `error_if_nonfinite` has torch read what it computed;
+tensors that are not plain are clipped in other ways; what is compiled is traced. Then nothing is
+skipped.
 """
 
 import functools
@@ -10,7 +11,9 @@ from _xmem.repeat.optimizers import StepKind, skip_or_make
 
 
 class Clipping:
-    """The clipping of one process; `calls` are the skipped calls of modules there (`repeat/calls`)."""
+    """The clipping of one process; `calls` are the skipped calls of modules there
+    (`repeat/calls`).
+    """
 
     def __init__(self, torch, calls):
         self._torch, self._calls = torch, calls
@@ -32,14 +35,18 @@ class Clipping:
         return measured
 
     def scaled(self, scale, _module):
-        """Around what multiplies all gradients, by what is left of them of the norm that is allowed."""
+        """Around what multiplies all gradients, by what is left of them of the norm that is
+        allowed.
+        """
         is_compiling = self._torch.compiler.is_compiling
 
         @functools.wraps(scale)
         def scaled(parameters, max_norm, total_norm, *how, **named):
             if is_compiling():
                 return scale(parameters, max_norm, total_norm, *how, **named)
-            parameters = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
+            parameters = (
+                [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
+            )
             tensors = [total_norm, *[each.grad for each in parameters if each.grad is not None]]
             make = functools.partial(scale, parameters, max_norm, total_norm, *how, **named)
             return self._step(make, tensors, ("scaled", how, *named.items()))
@@ -49,7 +56,9 @@ class Clipping:
     def _step(self, make, tensors, how):
         """Skip it, or make it and have it read."""
         calls, torch = self._calls, self._torch
-        if not calls.skips or not all(type(each) is torch.Tensor and calls.is_here(each) for each in tensors):
+        if not calls.skips or not all(
+            type(each) is torch.Tensor and calls.is_here(each) for each in tensors
+        ):
             return make()
         kind = *how, tuple([(each.dtype, each.shape, each.stride()) for each in tensors])
         return skip_or_make(calls, self._known.setdefault(kind, StepKind()), make)

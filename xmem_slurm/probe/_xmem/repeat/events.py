@@ -1,10 +1,11 @@
 """What a call did to the allocator: its allocations and frees in order, with numbers for addresses.
 
-Note [Events of a call]: a call is recorded for real, twice; torch's own notes of it, between two positions, are what
-stands for later ones. Blocks are numbered in the order of their allocation, those of the backward pass after those of
-the forward pass. What was allocated before the call is none of them: torch tells of its end itself. Tensors that the
-script gets are real ones, allocated behind the events, which have their addresses in the place of the recorded ones'
-(`given`). What else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
+Note [Events of a call]: a call is recorded for real, twice; torch's own notes of it, between two
+positions, are what stands for later ones. Blocks are numbered in the order of their allocation,
+those of the backward pass after those of the forward pass. What was allocated before the call is
+none of them: torch tells of its end itself. Tensors that the script gets are real ones, allocated
+behind the events, which have their addresses in the place of the recorded ones' (`given`). What
+else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -12,13 +13,17 @@ from typing import NamedTuple, Optional, Tuple
 BLOCKS = 1 << 20
 """More blocks than a call can have: what the addresses of two calls differ by, at the least."""
 GRADIENT = -1
-"""The number of the block of the gradient that a backward pass begins with: torch's own, which the call gives back."""
+"""The number of the block of the gradient that a backward pass begins with: torch's own, which the
+call gives back."""
 UNIT = 512
-"""torch rounds what is asked for up to this, at the least (kMinBlockSize, c10/core/AllocatorConfig.h)."""
+"""torch rounds what is asked for up to this, at the least (kMinBlockSize,
+c10/core/AllocatorConfig.h)."""
 
 
 class Entry(NamedTuple):
-    """One event: `action` as torch's notes have it; `block` is a number; `size` in bytes, as asked for."""
+    """One event: `action` as torch's notes have it; `block` is a number; `size` in bytes, as asked
+    for.
+    """
 
     action: str
     block: int
@@ -38,10 +43,11 @@ class LeftBlock(NamedTuple):
 class Events(NamedTuple):
     """The events of a call, and the blocks that they leave.
 
-    `peak` is how far they go above the level before the call; `allocations`, `requested` and `freed` bytes are those of
-    blocks that the script does not get; `blocks` is how many there were so far. `given` are the blocks of what the
-    script gets, None where that is none of them; `held` is how many bytes those take that are left; `gives_back` is
-    whether the gradient that a backward pass begins with ends within it.
+    `peak` is how far they go above the level before the call; `allocations`, `requested` and
+    `freed` bytes are those of blocks that the script does not get; `blocks` is how many there were
+    so far. `given` are the blocks of what the script gets, None where that is none of them; `held`
+    is how many bytes those take that are left; `gives_back` is whether the gradient that a backward
+    pass begins with ends within it.
     """
 
     entries: Tuple[Entry, ...]
@@ -57,13 +63,17 @@ class Events(NamedTuple):
 
 
 class Region:
-    """Where torch's notes of a call are: positions are counts of allocations and frees that a device had served."""
+    """Where torch's notes of a call are: positions are counts of allocations and frees that a
+    device had served.
+    """
 
     def __init__(self, begin, end=None):
         self.begin, self.end = begin, end
 
     def of(self, notes, first):
-        """Return what it has of notes, which begin at position `first`; None where they do not have all of it."""
+        """Return what it has of notes, which begin at position `first`; None where they do not have
+        all of it.
+        """
         if self.begin < first or self.end > first + len(notes):
             return None
         return notes[self.begin - first : self.end - first]
@@ -72,10 +82,11 @@ class Region:
 def events(notes, held, given, blocks, *, gradient=None, ends=False):
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
-    `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are blocks of the call
-    that are allocated before, by address; `given` the addresses of what the script gets. `blocks` is how many were
-    numbered before; `gradient` is the address of the one that a backward pass begins with, where there is one alone;
-    with `ends` all that is new beside is freed at the end.
+    `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are
+    blocks of the call that are allocated before, by address; `given` the addresses of what the
+    script gets. `blocks` is how many were numbered before; `gradient` is the address of the one
+    that a backward pass begins with, where there is one alone; with `ends` all that is new beside
+    is freed at the end.
     """
     held, entries, first = dict(held), [], blocks
     level = peak = allocations = requested = freed = 0
@@ -96,7 +107,9 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
         elif address == gradient and not given_back:
             entries += freed_at_once(LeftBlock(GRADIENT, size, stream))
             given_back = True
-    got = [address if address in held and held[address].number >= first else None for address in given]
+    got = [
+        address if address in held and held[address].number >= first else None for address in given
+    ]
     given = tuple([None if address is None else held.pop(address, None) for address in got])
     over = [address for address, block in held.items() if ends and block.number >= first]
     ended = [held.pop(address) for address in over]
@@ -105,7 +118,16 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     allocations, requested = allocations - len(real), requested - sum(each.size for each in real)
     left = tuple(sorted(held.values()))
     return Events(
-        tuple(entries), left, given, peak, allocations, requested, freed, blocks, taken(left), given_back
+        tuple(entries),
+        left,
+        given,
+        peak,
+        allocations,
+        requested,
+        freed,
+        blocks,
+        taken(left),
+        given_back,
     ), held
 
 
@@ -118,7 +140,8 @@ def freeing(gone, left=()):
 def alike(one, other):
     """Whether the events of two calls are the same, wherever they were asked for.
 
-    What is freed at once is so in an order that means nothing: torch keeps it in tables that are hashed by address.
+    What is freed at once is so in an order that means nothing: torch keeps it in tables that are
+    hashed by address.
     """
     if one.given != other.given:
         return False
@@ -137,7 +160,10 @@ def taken(blocks):
 
 def freed_at_once(each):
     """Return the events of freeing a block."""
-    return [Entry(action, each.number, each.size, each.stream, 0) for action in ("free_requested", "free_completed")]
+    return [
+        Entry(action, each.number, each.size, each.stream, 0)
+        for action in ("free_requested", "free_completed")
+    ]
 
 
 def _in_order(entries):

@@ -1,4 +1,6 @@
-"""The form of what a call gives: which tensors and plain values stand where, in containers and in objects."""
+"""The form of what a call gives: which tensors and plain values stand where, in containers and in
+objects.
+"""
 
 from typing import Any, NamedTuple, Tuple
 
@@ -7,7 +9,9 @@ DEEPEST = 8
 
 
 class Form(NamedTuple):
-    """A container of torch's (torch.utils._pytree), and which of its leaves are objects: (class, form, leaves)."""
+    """A container of torch's (torch.utils._pytree), and which of its leaves are objects: (class,
+    form, leaves).
+    """
 
     spec: Any
     objects: Tuple[Any, ...]
@@ -18,7 +22,8 @@ class NoFormError(Exception):
 
 
 def taken_apart(tree, value, is_leaf, deep=0):
-    """Return (leaves, form) of a value; `tree` is torch.utils._pytree, `is_leaf` says what is not to be opened.
+    """Return (leaves, form) of a value; `tree` is torch.utils._pytree, `is_leaf` says what is not
+    to be opened.
 
     Raises:
         NoFormError: there is something that is no leaf, and whose attributes do not say all of it.

@@ -1,10 +1,12 @@
 """What calls that were skipped did to the allocator, each at its place among torch's own notes.
 
-Note [Skipped calls in the trace]: of a call that is skipped torch knows nothing. In its place stands a marker in
-torch's notes, a block of an odd size that is freed at once, and here what it stands for (`repeat/events`). Whoever
-reads the notes (`record/history`) puts the events in the marker's place, with addresses that no device gives out. So a
-trace has them as if they had been, and levels, peaks and what is reserved follow from the replay. What the script gets
-instead is allocated behind the marker: its block stands where the call's own was allocated, and not where torch says.
+Note [Skipped calls in the trace]: of a call that is skipped torch knows nothing. In its place
+stands a marker in torch's notes, a block of an odd size that is freed at once, and here what it
+stands for (`repeat/events`). Whoever reads the notes (`record/history`) puts the events in the
+marker's place, with addresses that no device gives out. So a trace has them as if they had been,
+and levels, peaks and what is reserved follow from the replay. What the script gets instead is
+allocated behind the marker: its block stands where the call's own was allocated, and not where
+torch says.
 """
 
 from typing import Dict, NamedTuple, Optional, Tuple
@@ -12,30 +14,40 @@ from typing import Dict, NamedTuple, Optional, Tuple
 from _xmem.repeat.events import BLOCKS, GRADIENT, Events, LeftBlock, freed_at_once, rounded
 
 MARK = 77
-"""The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must be right, too."""
+"""The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must
+be right, too."""
 _ADDRESSES = 1 << 61
 """Beyond all that a device gives out; twice as high begins what `record/history` adds itself."""
 
 
 class Skipped(NamedTuple):
-    """One event: the address of its marker, the number of the call, what it did, and what the call held before."""
+    """One event: the address of its marker, the number of the call, what it did, and what the call
+    held before.
+    """
 
     marker: int
     number: int
     events: Events
     before: Tuple[LeftBlock, ...]
     gradient: Optional[int]
-    """The address of the gradient that a backward pass was given alone: it ends within, and not where torch says."""
+    """The address of the gradient that a backward pass was given alone: it ends within, and not
+    where torch says."""
     got: Dict[int, int]
     """Where blocks lie that the script got."""
 
     def noted(self):
         """Return its events, as entries of a trace, and the sites of its allocations."""
         entries, got = [], dict(self.got)
-        missing = [each for each in self.events.given if each is not None and each.number not in got]
+        missing = [
+            each for each in self.events.given if each is not None and each.number not in got
+        ]
         ends = [entry for each in missing for entry in freed_at_once(each)]
         for action, block, size, stream, _ in [*self.events.entries, *ends]:
-            at = self.gradient if block == GRADIENT else got.get(block) or address(self.number, block)
+            at = (
+                self.gradient
+                if block == GRADIENT
+                else got.get(block) or address(self.number, block)
+            )
             if at is not None:
                 entries.append((action, at, size, stream))
         return entries, [each.site for each in self.events.entries if each.action == "alloc"]
@@ -65,8 +77,8 @@ class Journal:
         self.peak_since = 0
         """...and since the script last had torch forget its peaks."""
         self.totals = (0, 0, 0, 0)
-        """Allocations, bytes, requested bytes and freed bytes of skipped calls, as torch's statistics count them; less
-        what their markers are counted for."""
+        """Allocations, bytes, requested bytes and freed bytes of skipped calls, as torch's
+        statistics count them; less what their markers are counted for."""
 
     def begin(self, torch, device):
         """Calls are skipped from now on."""
@@ -109,10 +121,12 @@ class Journal:
         """Return what a call holds."""
         return self._held.get(number, ((), 0))[0]
 
-    # -- for who reads torch's notes -----------------------------------------------------------------------------------
+    # -- for who reads torch's notes ---------------------------------------------------------------
 
     def at_first(self):
-        """Return {address: (size, stream, False)} of what calls held when torch last forgot its notes."""
+        """Return {address: (size, stream, False)} of what calls held when torch last forgot its
+        notes.
+        """
         held = {number: left for number, (left, _) in self._held.items()}
         for each in reversed(list(self._since)):
             held[each.number] = each.before
@@ -123,8 +137,14 @@ class Journal:
         }
 
     def next(self, address, size):
-        """Return what an allocation of torch's is the marker of, if it is one: that was read, then."""
-        if size == MARK and self.read < len(self._since) and self._since[self.read].marker == address:
+        """Return what an allocation of torch's is the marker of, if it is one: that was read,
+        then.
+        """
+        if (
+            size == MARK
+            and self.read < len(self._since)
+            and self._since[self.read].marker == address
+        ):
             skipped = self._since[self.read]
             self.read += 1
             return skipped

@@ -1,10 +1,12 @@
-"""When are two calls of one kind, so that they ask the allocator for the same? Where all is alike that can change it.
+"""When are two calls of one kind, so that they ask the allocator for the same? Where all is alike
+that can change it.
 
-Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and whether they need a
-gradient; of small ones on the host their values; of all else that is plain its value), torch's switches (gradients,
-autocast, attention), which of the modules within are in training, their plain attributes (`checkpointing` may be one),
-what else their code reads (Note [Surroundings]), the parameters: of which type they are, which need a gradient, and
-which have one, and the buffers: how large they are. A call with anything else among its arguments has none.
+Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and
+whether they need a gradient; of small ones on the host their values; of all else that is plain its
+value), torch's switches (gradients, autocast, attention), which of the modules within are in
+training, their plain attributes (`checkpointing` may be one), what else their code reads (Note
+[Surroundings]), the parameters: of which type they are, which need a gradient, and which have one,
+and the buffers: how large they are. A call with anything else among its arguments has none.
 """
 
 import collections
@@ -15,14 +17,22 @@ import sys
 
 MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
-_INTERNAL = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"}
+_INTERNAL = {
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_non_persistent_buffers_set",
+    "_is_full_backward_hook",
+}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple("_global" + name for name in _HOOKS)
 """Of torch.nn.modules.module: who is told of calls of all modules."""
 _REACHING = {"LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "IMPORT_NAME", "MAKE_FUNCTION"}
-"""Of Python's instructions those by which a function without closure gets hold of something that outlives it."""
+"""Of Python's instructions those by which a function without closure gets hold of something that
+outlives it."""
 _RECOMPUTING = {"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"}
-"""Where torch has hooks that are told of a call to make an attribute of its module anew: that is a part of the call."""
+"""Where torch has hooks that are told of a call to make an attribute of its module anew: that is a
+part of the call."""
 _CONTAINERS = (list, dict, set, tuple, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 _SWITCHES = (
@@ -43,10 +53,19 @@ class Kinds:
 
     def __init__(self, torch):
         self._torch = torch
-        self._plain = (*_SIMPLE, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+        self._plain = (
+            *_SIMPLE,
+            torch.dtype,
+            torch.device,
+            torch.layout,
+            torch.memory_format,
+            torch.Size,
+        )
         self._switches = [getattr(torch._C, name) for name in _SWITCHES if hasattr(torch._C, name)]
         cached = torch.is_autocast_cache_enabled
-        self._cached = getattr(cached, "__wrapped__", cached)  # torch's own: see Note [Inference mode]
+        self._cached = getattr(
+            cached, "__wrapped__", cached
+        )  # torch's own: see Note [Inference mode]
         self._of_all = [getattr(torch.nn.modules.module, name, {}) for name in _GLOBAL_HOOKS]
         self._peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
         self._modes = (
@@ -63,7 +82,10 @@ class Kinds:
         """Return the kind of an argument; None: it has none."""
         torch = self._torch
         if isinstance(leaf, torch.Tensor):
-            if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
+            if (
+                type(leaf) not in (torch.Tensor, torch.nn.Parameter)
+                or leaf.layout is not torch.strided
+            ):
                 return None
             values = None
             if leaf.device.type != "cuda":
@@ -84,7 +106,9 @@ class Kinds:
         return tuple(found)
 
     def applies(self):
-        """Whether torch only does here what it is told by what is called: nobody traces, captures or looks on."""
+        """Whether torch only does here what it is told by what is called: nobody traces, captures
+        or looks on.
+        """
         torch, (dispatch, function, hooks) = self._torch, self._modes
         return not (
             dispatch()
@@ -103,7 +127,8 @@ class Kinds:
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.get_default_dtype(),
-            torch.is_autocast_enabled("cuda") and (torch.get_autocast_dtype("cuda"), self._cached()),
+            torch.is_autocast_enabled("cuda")
+            and (torch.get_autocast_dtype("cuda"), self._cached()),
             *[ask() for ask in self._switches],
         )
 
@@ -112,7 +137,9 @@ class Kinds:
         return self._torch.is_autocast_enabled("cuda") and self._cached()
 
     def state(self, modules, but=()):
-        """Return all that a call of these modules could have changed in them: values, and which objects they have."""
+        """Return all that a call of these modules could have changed in them: values, and which
+        objects they have.
+        """
         found = [
             (id(module), name, self._look(value))
             for module in modules
@@ -122,22 +149,32 @@ class Kinds:
         return found, self._of_host()
 
     def settings(self, modules):
-        """Return the plain attributes of modules, and what else can be told of them by what is reachable from there."""
+        """Return the plain attributes of modules, and what else can be told of them by what is
+        reachable from there.
+        """
         found = []
         for module in modules:
             found.append((module.training, hooked(module), *map(id, module._modules.values())))
             for name, value in _lasting(module):
                 if name not in _INTERNAL and name not in _HOOKS:
-                    found.append((name, value) if isinstance(value, _SIMPLE) else (name, self._look(value)))
+                    found.append(
+                        (name, value) if isinstance(value, _SIMPLE) else (name, self._look(value))
+                    )
         return found
 
     def configurations(self, modules):
-        """Return the objects of plain attributes that modules have, such as a configuration: each once."""
+        """Return the objects of plain attributes that modules have, such as a configuration: each
+        once.
+        """
         found = {}
         for module in modules:
             for value in vars(module).values():
-                other = isinstance(value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)) or callable(value)
-                if type(value).__dictoffset__ and not other:  # a proxy has attributes that are not its own
+                other = isinstance(
+                    value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)
+                ) or callable(value)
+                if (
+                    type(value).__dictoffset__ and not other
+                ):  # a proxy has attributes that are not its own
                     found[id(value)] = value
         return list(found.values())
 
@@ -145,7 +182,9 @@ class Kinds:
         if isinstance(value, _SIMPLE):
             return value
         if isinstance(value, dict):
-            return id(value), tuple((id(key), self._sign(each)) for key, each in list(value.items()))
+            return id(value), tuple(
+                (id(key), self._sign(each)) for key, each in list(value.items())
+            )
         if isinstance(value, _CONTAINERS):
             return id(value), len(value), tuple(map(self._sign, list(value)[:MOST_VALUES]))
         return self._sign(value)
@@ -163,12 +202,17 @@ class Kinds:
         if numpy is None:
             return random.getstate(), of_torch.tolist()
         of_numpy = numpy.random.get_state(legacy=False)
-        inner = [each.tobytes() if hasattr(each, "tobytes") else each for each in of_numpy["state"].values()]
+        inner = [
+            each.tobytes() if hasattr(each, "tobytes") else each
+            for each in of_numpy["state"].values()
+        ]
         return random.getstate(), of_torch.numpy().tobytes(), inner, of_numpy.get("gauss")
 
 
 def recomputed(module):
-    """Return the names of the attributes that torch's own hooks make anew for each call of a module."""
+    """Return the names of the attributes that torch's own hooks make anew for each call of a
+    module.
+    """
     hooks = (getattr(module, "_forward_pre_hooks", None) or {}).values()
     return [hook.name for hook in hooks if type(hook).__module__ in _RECOMPUTING]
 
@@ -196,7 +240,11 @@ def _is_pure(hook):
     if type(hook).__module__ in _RECOMPUTING:
         return True
     code = getattr(hook, "__code__", None)
-    return code is not None and not (hook.__closure__ or hook.__defaults__ or hook.__kwdefaults__) and _stays(code)
+    return (
+        code is not None
+        and not (hook.__closure__ or hook.__defaults__ or hook.__kwdefaults__)
+        and _stays(code)
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,6 @@
-"""What is known of calls of one kind: what they did to the allocator, and what they gave, as it was recorded."""
+"""What is known of calls of one kind: what they did to the allocator, and what they gave, as it was
+recorded.
+"""
 
 from typing import Any, NamedTuple, Tuple
 
@@ -8,13 +10,15 @@ from _xmem.repeat.layout import StorageLayout
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
 TRIES = 8
-"""After so many that were recorded and not alike, or lost, those of a kind are made, and not recorded."""
+"""After so many that were recorded and not alike, or lost, those of a kind are made, and not
+recorded."""
 SPARED = 64
 """Calls that are made in the first steps of training, for what those have the GPU do."""
 MOST_MET = 8
 """Ways of doing it that are remembered of a kind."""
 WORTH = 24
-"""Events of a call, and of its backward pass, from which on it costs less to skip it than to make it."""
+"""Events of a call, and of its backward pass, from which on it costs less to skip it than to make
+it."""
 
 
 class Gave:
@@ -31,7 +35,8 @@ class Gave:
 
 
 class BackwardPass(NamedTuple):
-    """A backward pass through calls of one kind; `gradients` is the layout of parameters' gradients after it.
+    """A backward pass through calls of one kind; `gradients` is the layout of parameters' gradients
+    after it.
 
     `held` are the blocks of the call that are allocated when it begins.
     """
@@ -43,7 +48,11 @@ class BackwardPass(NamedTuple):
 
     def same(self, other):
         """Whether another one did the same."""
-        return self.held == other.held and self.gradients.same(other.gradients) and alike(self.events, other.events)
+        return (
+            self.held == other.held
+            and self.gradients.same(other.gradients)
+            and alike(self.events, other.events)
+        )
 
 
 class Known:
@@ -53,7 +62,8 @@ class Known:
         self._times = 0
         self.forward = self.gave = None
         self.held, self.casts = (), ()
-        """Which of its arguments the graph holds, by their places among all; blocks left in autocast's cache."""
+        """Which of its arguments the graph holds, by their places among all; blocks left in
+        autocast's cache."""
         self._backward, self._met = {}, []
         self._tried = self._spared = self._missed = 0
         self.round = None
@@ -65,12 +75,16 @@ class Known:
         return self._times >= TIMES
 
     def is_tried(self, many):
-        """Whether to record another one, which is one try more; of `many` kinds most may never come again."""
+        """Whether to record another one, which is one try more; of `many` kinds most may never come
+        again.
+        """
         self._tried += 1
         return many < self._tried <= TRIES
 
     def is_spared(self):
-        """Whether the next one is made although it could be skipped, which is so for some of them."""
+        """Whether the next one is made although it could be skipped, which is so for some of
+        them.
+        """
         self._spared += 1
         return self._spared <= SPARED
 
@@ -81,13 +95,17 @@ class Known:
         return len(self.forward.entries) + most < WORTH
 
     def did(self, recorded):
-        """Whether some call of this kind did what one did that was recorded now, as far as its backward pass.
+        """Whether some call of this kind did what one did that was recorded now, as far as its
+        backward pass.
 
-        That is another if it is not alone: gradients of several calls are added up by some of them. Casts leave their
-        cache in an order that means nothing: torch keeps it in a table that is hashed by address.
+        That is another if it is not alone: gradients of several calls are added up by some of them.
+        Casts leave their cache in an order that means nothing: torch keeps it in a table that is
+        hashed by address.
         """
         return any(
-            alike(forward, recorded.forward) and gave.same(recorded.gave) and casts == sorted(recorded.casts)
+            alike(forward, recorded.forward)
+            and gave.same(recorded.gave)
+            and casts == sorted(recorded.casts)
             for forward, gave, casts in self._met
         )
 
@@ -115,9 +133,11 @@ class Known:
         self._times, self._tried = 0, TRIES
 
     def miss(self):
-        """A call that was skipped has a backward pass of a kind not seen: those that follow are made, and recorded.
+        """A call that was skipped has a backward pass of a kind not seen: those that follow are
+        made, and recorded.
 
-        Return whether it was not the first: then what differs comes now and then, and would be missed again.
+        Return whether it was not the first: then what differs comes now and then, and would be
+        missed again.
         """
         self._missed += 1
         self._times = self._tried = 0
@@ -132,10 +152,14 @@ class Known:
         return next(iter(self._backward.values()), None)
 
     def went_back(self, back, held, keeps_graph):
-        """Return the events of a backward pass through a call that holds these blocks, and may leave them so."""
+        """Return the events of a backward pass through a call that holds these blocks, and may
+        leave them so.
+        """
         if held == back.held and not keeps_graph:
             return back.events
-        staying = {*range(self.forward.blocks)} - (set() if keeps_graph else {each.number for each in held})
+        staying = {*range(self.forward.blocks)} - (
+            set() if keeps_graph else {each.number for each in held}
+        )
         entries = tuple(each for each in back.events.entries if each.block not in staying)
         gone = {each.block for each in entries if each.action != "alloc"}
         left = tuple(each for each in held if each.number not in gone)

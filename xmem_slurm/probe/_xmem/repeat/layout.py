@@ -1,10 +1,14 @@
-"""How tensors lie in storages: it is noted of those that a call gave, and the like of them are made from it."""
+"""How tensors lie in storages: it is noted of those that a call gave, and the like of them are made
+from it.
+"""
 
 from typing import Any, NamedTuple
 
 
 class View(NamedTuple):
-    """How a tensor lies in a storage, `storage` by its number; of a plain value `storage` is None."""
+    """How a tensor lies in a storage, `storage` by its number; of a plain value `storage` is
+    None.
+    """
 
     storage: Any
     shape: Any
@@ -20,7 +24,9 @@ class View(NamedTuple):
 
 
 class StorageLayout:
-    """A list of tensors and plain values: a `View` of each, and the bytes of each storage, by their numbers."""
+    """A list of tensors and plain values: a `View` of each, and the bytes of each storage, by their
+    numbers.
+    """
 
     def __init__(self, leaves):
         self.views, self.sizes, numbers = [], [], {}
@@ -37,29 +43,40 @@ class StorageLayout:
         """Where the storages lie."""
         used = [view.storage for view in self.views]
         self.whole = [
-            view.storage is not None and used.count(view.storage) == 1 and self._fills(view) for view in self.views
+            view.storage is not None and used.count(view.storage) == 1 and self._fills(view)
+            for view in self.views
         ]
         """Which of them have a storage for themselves, and fill it."""
 
     def _fills(self, view):
         """Whether a tensor of this shape and these strides has a storage of just this size."""
         reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905 - 3.9
-        return view.offset == 0 and 0 not in view.shape and reach * view.dtype.itemsize == self.sizes[view.storage]
+        return (
+            view.offset == 0
+            and 0 not in view.shape
+            and reach * view.dtype.itemsize == self.sizes[view.storage]
+        )
 
     def same(self, other):
         """Whether others lie the same way."""
         return (self.views, self.sizes) == (other.views, other.sizes)
 
     def like(self, torch, place, storages):
-        """Return a tensor like the one at this place, or the plain value; `storages` has those that tensors share."""
+        """Return a tensor like the one at this place, or the plain value; `storages` has those that
+        tensors share.
+        """
         view = self.views[place]
         if view.storage is None:
             return view.value
         if self.whole[place]:
-            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=view.device)
+            return torch.empty_strided(
+                view.shape, view.stride, dtype=view.dtype, device=view.device
+            )
         if view.storage not in storages:
             size = self.sizes[view.storage]
-            storages[view.storage] = torch.empty(size, dtype=torch.uint8, device=view.device).untyped_storage()
+            storages[view.storage] = torch.empty(
+                size, dtype=torch.uint8, device=view.device
+            ).untyped_storage()
         empty = torch.empty(0, dtype=view.dtype, device=view.device)
         return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
 

@@ -1,4 +1,6 @@
-"""Stands in the graph for a call that was skipped: holds what it would, and its backward pass stands for the call's."""
+"""Stands in the graph for a call that was skipped: holds what it would, and its backward pass
+stands for the call's.
+"""
 
 from typing import Any, NamedTuple, Sequence
 
@@ -16,7 +18,8 @@ class Held:
 
 
 class SkippedGraph(NamedTuple):
-    """The graph of a skipped call: what is known of it, what it holds in the trace, and which tensors of the script's.
+    """The graph of a skipped call: what is known of it, what it holds in the trace, and which
+    tensors of the script's.
 
     Of what needs a gradient, `inputs` are no parameters. `state` is that of the module.
     """
@@ -37,7 +40,10 @@ def node_class(torch, calls):
         @staticmethod
         def forward(ctx, graph, given, *needs):
             ctx.graph = graph
-            ctx.layouts = [(each.shape, each.stride(), each.dtype, each.device) for each in needs[: graph.inputs]]
+            ctx.layouts = [
+                (each.shape, each.stride(), each.dtype, each.device)
+                for each in needs[: graph.inputs]
+            ]
             ctx.parameters = needs[graph.inputs :]
             ctx.set_materialize_grads(False)
             return tuple(given)

@@ -1,8 +1,9 @@
-"""Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
+"""Steps of torch's own optimizers that were met before are skipped: what they need for a moment is
+known by then.
 
-A step is of the kind of another where the same parameters have gradients, of as many entries, each has as much state,
-and the groups' options are alike but for rates. Others' optimizers are not skipped: they count in Python, and may
-decide by it.
+A step is of the kind of another where the same parameters have gradients, of as many entries, each
+has as much state, and the groups' options are alike but for rates. Others' optimizers are not
+skipped: they count in Python, and may decide by it.
 """
 
 import functools
@@ -12,7 +13,18 @@ from _xmem.repeat.events import Region, alike, events
 from _xmem.repeat.known import TIMES
 from _xmem.repeat.layout import StorageLayout
 
-_RATES = {"params", "lr", "initial_lr", "weight_decay", "momentum", "betas", "eps", "step", "max_lr", "min_lr"}
+_RATES = {
+    "params",
+    "lr",
+    "initial_lr",
+    "weight_decay",
+    "momentum",
+    "betas",
+    "eps",
+    "step",
+    "max_lr",
+    "min_lr",
+}
 """What of a group changes no allocation where it changes as a number."""
 
 
@@ -33,7 +45,9 @@ class RecordedStep:
         self.gave = StorageLayout([])
 
     def read(self, notes, first):
-        """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
+        """Take what torch noted of it; `notes` begin at position `first`. Return whether that was
+        all.
+        """
         mine, kind = self.region.of(notes, first), self._kind
         if mine is not None:
             found, _ = events(mine, {}, self.gave.pointers, 0)
@@ -52,7 +66,9 @@ class OptimizerSteps:
         self._known = weakref.WeakKeyDictionary()
 
     def hooked(self, hook, _optimizer_class):
-        """Around what torch puts around a `step` for its hooks, which are called for skipped ones, too."""
+        """Around what torch puts around a `step` for its hooks, which are called for skipped ones,
+        too.
+        """
 
         def hooked(step):
             module = getattr(step, "__module__", "")
@@ -83,7 +99,9 @@ class OptimizerSteps:
 
 
 def skip_or_make(calls, known, make):
-    """Skip a step of a kind that is known, or make it and have it read; return what it gives, nothing or a tensor."""
+    """Skip a step of a kind that is known, or make it and have it read; return what it gives,
+    nothing or a tensor.
+    """
     if known.times >= TIMES and not calls.compares:
         return calls.gives(known.gave, known.events)
     recorded = RecordedStep(known, calls.position(), calls.step_differs)
@@ -101,10 +119,15 @@ def _kind(optimizer):
     options, gradients = [], []
     for group in optimizer.param_groups:
         options += [(name, value) for name, value in group.items() if name not in _RATES]
-        options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
+        options += [
+            (name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group
+        ]
         given = [each.grad for each in group["params"]]
         # of a sparse one (Embedding(sparse=True)) as many entries as a batch has tokens
-        sizes = [None if each is None else each._nnz() if each.is_sparse else each.numel() for each in given]
+        sizes = [
+            None if each is None else each._nnz() if each.is_sparse else each.numel()
+            for each in given
+        ]
         gradients += [tuple(map(id, group["params"])), tuple(sizes)]
     # In the order in which they were made: to look each up would ask Python for a tensor's hash.
     states = [len(each) for each in optimizer.state.values() if isinstance(each, dict)]

@@ -1,7 +1,9 @@
-"""Ranges that are named for a profiler are not opened while none looks on: to open and close one costs 15 to 30 us.
+"""Ranges that are named for a profiler are not opened while none looks on: to open and close one
+costs 15 to 30 us.
 
-Each optimizer step and `zero_grad` has one, FSDP has some for each module, and a step that is skipped takes not much
-more than that. Torch closes none that says so (torch/autograd/profiler.py, record_function, 2.4 to 2.15).
+Each optimizer step and `zero_grad` has one, FSDP has some for each module, and a step that is
+skipped takes not much more than that. Torch closes none that says so (torch/autograd/profiler.py,
+record_function, 2.4 to 2.15).
 """
 
 import functools

@@ -1,10 +1,12 @@
-"""A call that is made for real, and its backward pass: where torch's notes of them are, and what they say.
+"""A call that is made for real, and its backward pass: where torch's notes of them are, and what
+they say.
 
-Note [Where a backward pass is]: torch's engine runs the nodes of a graph by falling number, so those of one call follow
-each other. A hook tells where one is; but a gradient that Python has seen is not added to in place any more (torch,
-input_buffer.cpp: it has another reference), which is a block more than without us. So only those nodes have a hook that
-are entered from outside of a call, or from inside of it, where skipping it would show Python the same gradients; and
-those that enter a call which gave several tensors, to tell which of them have a gradient from outside.
+Note [Where a backward pass is]: torch's engine runs the nodes of a graph by falling number, so
+those of one call follow each other. A hook tells where one is; but a gradient that Python has seen
+is not added to in place any more (torch, input_buffer.cpp: it has another reference), which is a
+block more than without us. So only those nodes have a hook that are entered from outside of a call,
+or from inside of it, where skipping it would show Python the same gradients; and those that enter a
+call which gave several tensors, to tell which of them have a gradient from outside.
 """
 
 import bisect
@@ -20,12 +22,14 @@ from _xmem.repeat.sharded import local
 BOUNDARIES = 3
 """A call whose graph still stands so many boundaries later is not waited for."""
 _LEAF = 1 << 62
-"""Nodes that accumulate gradients have the highest number there is (torch/csrc/autograd/function.h): they follow the
-node that made the gradient."""
+"""Nodes that accumulate gradients have the highest number there is
+(torch/csrc/autograd/function.h): they follow the node that made the gradient."""
 
 
 class BackwardCall(NamedTuple):
-    """How a backward pass was asked for; `inputs` are ids of what gradients are wanted of, if the script named it."""
+    """How a backward pass was asked for; `inputs` are ids of what gradients are wanted of, if the
+    script named it.
+    """
 
     keep_graph: bool
     create_graph: bool
@@ -35,23 +39,39 @@ class BackwardCall(NamedTuple):
     def kind(self, without, around, given):
         """Return its kind.
 
-        `without`: which parameters have no gradient before it; `around`: what its own code reads (`surroundings`);
-        `given`: for which of what the call gave there is a gradient, as where a loss is of one of two heads.
+        `without`: which parameters have no gradient before it; `around`: what its own code reads
+        (`surroundings`); `given`: for which of what the call gave there is a gradient, as where a
+        loss is of one of two heads.
         """
-        return self.keep_graph, self.accumulate, bool(self.inputs), tuple(without), around, tuple(given)
+        return (
+            self.keep_graph,
+            self.accumulate,
+            bool(self.inputs),
+            tuple(without),
+            around,
+            tuple(given),
+        )
 
 
 class RecordedCall:
-    """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
+    """One call. Its backward nodes have numbers from the first of `sequences` on, below the
+    second.
+    """
 
     def __init__(self, known, parameters, position, sequence, casts, *, state, differs):
-        self._known, self._parameters, self._state, self._differs = known, parameters, state, differs
+        self._known, self._parameters, self._state, self._differs = (
+            known,
+            parameters,
+            state,
+            differs,
+        )
         self._is_check = known.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave = None
         self.outs = ()
-        """Where in the graph the differentiable tensors are that it gave: (number of a node, place among its own)."""
+        """Where in the graph the differentiable tensors are that it gave: (number of a node, place
+        among its own)."""
         self.held = ()
         """Which of its arguments the graph holds, by their places among all."""
         self.gone = False
@@ -60,13 +80,16 @@ class RecordedCall:
         self._back, self._kind, self.gradients = None, None, None
         self._gradient = None  # the address of the one that its backward pass begins with
         self.casts = ()
-        """Blocks that the call leaves and that are given back before its backward pass: in autocast's cache."""
+        """Blocks that the call leaves and that are given back before its backward pass: in
+        autocast's cache."""
         self._boundaries = 0
         self._blocks, self._followed = {}, 0  # what it holds, by address, up to this position
 
     def parameters(self):
         """Return the module's parameters that need a gradient."""
-        return [each for each in (reference() for reference in self._parameters) if each is not None]
+        return [
+            each for each in (reference() for reference in self._parameters) if each is not None
+        ]
 
     @property
     def awaits_backward(self):
@@ -74,13 +97,18 @@ class RecordedCall:
         return self._back is None and self.gone is False and bool(self.gave.differentiable)
 
     def before(self):
-        """Return what a backward pass finds that begins now: parameters without a gradient, what its code reads."""
-        return [each.grad is None for each in self.parameters()], self._state.surroundings.look_back()
+        """Return what a backward pass finds that begins now: parameters without a gradient, what
+        its code reads.
+        """
+        return [
+            each.grad is None for each in self.parameters()
+        ], self._state.surroundings.look_back()
 
     def went_back(self, asked, before, own, given):
         """Note its backward pass.
 
-        `own` are the node that it began with, and where it ended; None: in parts. `given` as in `BackwardCall.kind`.
+        `own` are the node that it began with, and where it ended; None: in parts. `given` as in
+        `BackwardCall.kind`.
         """
         parameters = self.parameters()
         gradients = [local(each.grad) for each in parameters]
@@ -89,16 +117,22 @@ class RecordedCall:
             self._state.refuse()  # what stands for a call has no derivatives of derivatives
         plain = all(each is None or is_strided(each) for each in gradients)
         if asked.create_graph or is_given or own is None or not plain:
-            # It is differentiated again, gives the script gradients, cannot be told from what is around it, or has
-            # sparse ones.
+            # It is differentiated again, gives the script gradients, cannot be told from what is
+            # around it, or has sparse ones.
             self.gone = None
             return
         first, end = own
-        self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(*before, given), first.gradient
+        self._back, self._kind, self._gradient = (
+            Region(first.position, end),
+            asked.kind(*before, given),
+            first.gradient,
+        )
         self.gradients = StorageLayout(gradients)
 
     def read(self, notes, first):
-        """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
+        """Take what torch noted of it; `notes` begin at position `first`. Return whether that was
+        all.
+        """
         self._boundaries += 1
         if self.forward is None:
             mine = self.region.of(notes, first)
@@ -113,7 +147,12 @@ class RecordedCall:
             self._follow(notes, first, self._back.begin)
             held = tuple(sorted(self._blocks.values()))
             done, _ = events(
-                mine, self._blocks, self.gradients.pointers, self.forward.blocks, gradient=self._gradient, ends=True
+                mine,
+                self._blocks,
+                self.gradients.pointers,
+                self.forward.blocks,
+                gradient=self._gradient,
+                ends=True,
             )
             self.back = BackwardPass(self._kind, held, done, self.gradients)
         elif self.gone is False and self.gave.differentiable:
@@ -128,11 +167,15 @@ class RecordedCall:
         return whole or self.gone is None or self._boundaries >= BOUNDARIES
 
     def _is_held_elsewhere(self):
-        """Whether something of the call is left after a backward pass that keeps no graph: the script has it, maybe."""
+        """Whether something of the call is left after a backward pass that keeps no graph: the
+        script has it, maybe.
+        """
         return self.back is not None and not self._kind[0] and bool(self.back.events.left)
 
     def _follow(self, notes, first, end):
-        """Take what is given back of its blocks up to position `end`, where its graph still stands."""
+        """Take what is given back of its blocks up to position `end`, where its graph still
+        stands.
+        """
         for action, address, *_ in notes[self._followed - first : end - first]:
             if action != "alloc" and address in self._blocks:
                 self.casts += (self._blocks.pop(address),)
@@ -152,7 +195,9 @@ class GraphWatch:
 
 
 class Entered(NamedTuple):
-    """A backward node, by its number: where it begins, and the address of its gradient if it was given one alone."""
+    """A backward node, by its number: where it begins, and the address of its gradient if it was
+    given one alone.
+    """
 
     number: int
     position: int
@@ -166,15 +211,23 @@ class BackwardWatch:
         self._recorded, self._asked, self._position = recorded, asked, position
         self._before = [each.before() for each in recorded]
         self._met, self._handles = [], []
-        self._given = set()  # (number of a node, place among its outputs) of those that get a gradient from outside
+        self._given = (
+            set()
+        )  # (number of a node, place among its outputs) of those that get a gradient from outside
 
     def begin(self, roots):
         """Watch torch's engine, which is to run from these tensors on."""
         edges = sorted(number for each in self._recorded for number in each.sequences)
         found, over = _entrances(edges, roots)
-        self._given = {(node_number(each.grad_fn), each.output_nr) for each in roots if each.grad_fn is not None}
+        self._given = {
+            (node_number(each.grad_fn), each.output_nr)
+            for each in roots
+            if each.grad_fn is not None
+        }
         for node in found:
-            self._handles.append(node.register_prehook(functools.partial(self._entered, node_number(node))))
+            self._handles.append(
+                node.register_prehook(functools.partial(self._entered, node_number(node)))
+            )
         asked = {out for each in self._recorded if len(each.outs) > 1 for out in each.outs}
         for node, entered in over.items():
             wanted = [each for each in entered if each[1] in asked]
@@ -188,13 +241,23 @@ class BackwardWatch:
         end = Entered(-1, self._position(), None)
         for each, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
             first, last = each.sequences
-            place = next((place for place, node in enumerate(self._met) if first <= node.number < last), None)
+            place = next(
+                (place for place, node in enumerate(self._met) if first <= node.number < last), None
+            )
             if place is not None:
-                after = next((node for node in [*self._met[place:], end] if not first <= node.number < last))
-                later = any(first <= node.number < last for node in self._met if node.position > after.position)
+                after = next(
+                    (node for node in [*self._met[place:], end] if not first <= node.number < last)
+                )
+                later = any(
+                    first <= node.number < last
+                    for node in self._met
+                    if node.position > after.position
+                )
                 own = None if later else (self._met[place], after.position)
                 alone = len(each.outs) == 1
-                each.went_back(self._asked, before, own, [alone or out in self._given for out in each.outs])
+                each.went_back(
+                    self._asked, before, own, [alone or out in self._given for out in each.outs]
+                )
 
     def _entered(self, number, gradients):
         self._met.append(Entered(number, self._position(), gradient_address(gradients)))
@@ -211,9 +274,11 @@ def gradient_address(gradients):
 
 
 def _entrances(edges, roots):
-    """Return the nodes in the graphs of these tensors that are entered over an edge, a number between two nodes'.
+    """Return the nodes in the graphs of these tensors that are entered over an edge, a number
+    between two nodes'.
 
-    And those that they are entered from: of each, at which of its places, and which output of a node by its number.
+    And those that they are entered from: of each, at which of its places, and which output of a
+    node by its number.
     """
     waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
     met, found, over = set(waiting), {node for node in waiting if node_number(node) < _LEAF}, {}

@@ -1,9 +1,11 @@
-"""Modules that FSDP2 shards (torch's `fully_shard`): a call of the root is skipped with its backward pass, as one.
+"""Modules that FSDP2 shards (torch's `fully_shard`): a call of the root is skipped with its
+backward pass, as one.
 
-Between two steps all parameters are sharded, and nothing is under way. A call of the root gathers them, module by
-module, its backward pass frees them and scatters the gradients, and after that all is as it was. So of a root that is
-at rest a call, and its backward pass, can stand for another one; those of the modules within it cannot, as what one
-does hangs on what the ones before have left (torch/distributed/fsdp/_fully_shard, 2.6 to 2.15).
+Between two steps all parameters are sharded, and nothing is under way. A call of the root gathers
+them, module by module, its backward pass frees them and scatters the gradients, and after that all
+is as it was. So of a root that is at rest a call, and its backward pass, can stand for another one;
+those of the modules within it cannot, as what one does hangs on what the ones before have left
+(torch/distributed/fsdp/_fully_shard, 2.6 to 2.15).
 """
 
 import sys
@@ -12,11 +14,14 @@ import weakref
 _MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 _SCATTERING = ("reduce_scatter_state", "reduce_scatter_states", "active_gradient_reduction")
 _FINALIZING = ("manual_backward_finalization", "gradient_reduction_pending")
-"""What says that gradients are on their way, or that the script sees to that itself: each torch has some of these."""
+"""What says that gradients are on their way, or that the script sees to that itself: each torch has
+some of these."""
 
 
 def sharding(modules):
-    """Return the `Sharding` of the first of these modules, a root of FSDP2's, and all within; None where it is none."""
+    """Return the `Sharding` of the first of these modules, a root of FSDP2's, and all within; None
+    where it is none.
+    """
     fsdp = sys.modules.get(_MODULE)
     states = [] if fsdp is None else [fsdp._get_module_fsdp_state(module) for module in modules]
     found = list({id(state): state for state in states if state is not None}.values())
@@ -24,18 +29,25 @@ def sharding(modules):
 
 
 class Sharding:
-    """The states that FSDP2 keeps of a root and the modules within it, none of which this keeps alive."""
+    """The states that FSDP2 keeps of a root and the modules within it, none of which this keeps
+    alive.
+    """
 
     def __init__(self, states):
         self._references = [weakref.ref(each) for each in states]
 
     @property
     def _states(self):
-        return [each for each in [reference() for reference in self._references] if each is not None]
+        return [
+            each for each in [reference() for reference in self._references] if each is not None
+        ]
 
     @property
     def _groups(self):
-        of_all = [getattr(each, "_fsdp_param_groups", None) or [each._fsdp_param_group] for each in self._states]
+        of_all = [
+            getattr(each, "_fsdp_param_groups", None) or [each._fsdp_param_group]
+            for each in self._states
+        ]
         return [each for groups in of_all for each in groups if each]
 
     def hooks(self):
@@ -64,18 +76,27 @@ class Sharding:
 
     def kind(self):
         """Return what of it can change what a call does."""
-        return self.gathered(), tuple([group.post_forward_mesh_info is None for group in self._groups])
+        return self.gathered(), tuple(
+            [group.post_forward_mesh_info is None for group in self._groups]
+        )
 
 
 def _rests(group):
     reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
-    hooks = any(getattr(each.sharded_param, "_post_accumulate_grad_hooks", None) for each in group.fsdp_params)
+    hooks = any(
+        getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
+        for each in group.fsdp_params
+    )
     under_way = group._all_gather_result is not None or group._partial_reduce_output is not None
-    return reduces and not hooks and not under_way and getattr(group, "_all_reduce_hook", None) is None
+    return (
+        reduces and not hooks and not under_way and getattr(group, "_all_reduce_hook", None) is None
+    )
 
 
 def local(tensor):
-    """Return what of a tensor is here: of a sharded one (torch.distributed.tensor.DTensor) its part."""
+    """Return what of a tensor is here: of a sharded one (torch.distributed.tensor.DTensor) its
+    part.
+    """
     return getattr(tensor, "_local_tensor", tensor)
 
 

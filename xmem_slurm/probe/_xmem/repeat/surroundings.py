@@ -1,18 +1,20 @@
 """What else decides what a call of a module does, beside its arguments and its plain attributes?
 
-Note [Surroundings]: a call may read a global of the script, an attribute of a class, a variable of a function around
-it, or a list, a dictionary or a tensor on the host that a module has, and none of these tells when it changes. So of
-the code that a module can reach, from `forward` on, the names are taken, those of functions that it calls by name, too;
-what is data under such a name is of a call's kind, as it is when the call comes. Among it are attributes of those names
-of the job's own classes and functions, and of what is made of these. Which functions are there under such names counts,
-too: a script may put others in their place. More than is read may be: then a call is made once more. Code of torch,
-numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`). Of their objects there
-are a few that scripts decide by: what of an optimizer, a scheduler or a sampler has a name that the code reads, an
-event, a logger's level, the environment. A string may name what is read, too (`_BY_NAME`).
+Note [Surroundings]: a call may read a global of the script, an attribute of a class, a variable of
+a function around it, or a list, a dictionary or a tensor on the host that a module has, and none of
+these tells when it changes. So of the code that a module can reach, from `forward` on, the names
+are taken, those of functions that it calls by name, too; what is data under such a name is of a
+call's kind, as it is when the call comes. Among it are attributes of those names of the job's own
+classes and functions, and of what is made of these. Which functions are there under such names
+counts, too: a script may put others in their place. More than is read may be: then a call is made
+once more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a
+kind anyway (`kinds`). Of their objects there are a few that scripts decide by: what of an
+optimizer, a scheduler or a sampler has a name that the code reads, an event, a logger's level, the
+environment. A string may name what is read, too (`_BY_NAME`).
 
-Each call looks at some of it, as that is what a skipped call costs. Where this is not all, all is looked at now and
-then: what changed unseen is a doubt then, where calls were skipped in between, and no call of that module is skipped
-any more.
+Each call looks at some of it, as that is what a skipped call costs. Where this is not all, all is
+looked at now and then: what changed unseen is a doubt then, where calls were skipped in between,
+and no call of that module is skipped any more.
 """
 
 import collections
@@ -36,18 +38,20 @@ MOST_FUNCTIONS = 4096
 A_CALL_PAYS = 50
 """For so many values of a look at all: 1 us each, so 50 us a call."""
 IN_ADVANCE = 1_000_000
-"""Values for which no call has to pay: a module that is changed, as at each epoch, is looked at anew at once."""
+"""Values for which no call has to pay: a module that is changed, as at each epoch, is looked at
+anew at once."""
 MOST_REMEMBERED = 4096
 """Containers, and sets of plain values; then all get another number."""
 A_PLAIN_ONE = 16
 """So many plain values take the time of one that is looked into."""
 Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
-"""How many values are looked at in all, and elements of one container; how deep in each other; how large an array."""
+"""How many values are looked at in all, and elements of one container; how deep in each other; how
+large an array."""
 OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
 OF_ALL = Limits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
 Reached = collections.namedtuple("Reached", "names data goes_back functions")
-"""What code can reach: names of attributes; data and functions, each as (what has it, name); and whether some of it is
-an autograd function's `backward`."""
+"""What code can reach: names of attributes; data and functions, each as (what has it, name); and
+whether some of it is an autograd function's `backward`."""
 _OPAQUE = {"torch", "logging", "threading"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
 _HOLDERS = {
@@ -71,35 +75,50 @@ _GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD",
 
 
 class CallSurroundings:
-    """Those of one module and all within; nothing here keeps what is the script's, but for code and plain values."""
+    """Those of one module and all within; nothing here keeps what is the script's, but for code and
+    plain values.
+    """
 
     def __init__(self, torch, modules, configurations, before=None):
         """Take them; `before` are those of the same module, at an earlier time.
 
-        Of `configurations`, objects that the modules have, all plain values count, whether code is seen to read them or
-        not: there are ways to read an attribute without its name.
+        Of `configurations`, objects that the modules have, all plain values count, whether code is
+        seen to read them or not: there are ways to read an attribute without its name.
         """
         self._torch, self._within = torch, frozenset(map(id, modules))
-        self._of_torch = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.utils.data.Sampler)
+        self._of_torch = (
+            torch.optim.Optimizer,
+            torch.optim.lr_scheduler.LRScheduler,
+            torch.utils.data.Sampler,
+        )
         classes = frozenset(map(type, modules))
         values = [value for module in modules for value in vars(module).values()]
         own = [function for value in values for function in _functions(value)]
-        classes |= frozenset([kind for kind in set(map(type, values)) if own_code.is_of_the_job(kind.__module__)])
+        classes |= frozenset(
+            [kind for kind in set(map(type, values)) if own_code.is_of_the_job(kind.__module__)]
+        )
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of and before.is_of_now
         same = same and not any(each.__closure__ for each in own)
         self._reached = before._reached if same else _reached(classes, own)
         self._configurations = configurations
-        self._plain_values = PlainValues() if before is None else before._plain_values  # kinds have its numbers
+        self._plain_values = (
+            PlainValues() if before is None else before._plain_values
+        )  # kinds have its numbers
         names, look = self._reached.names, Look(torch, self._within, OF_A_CALL)
         self._of_modules = [
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
-            if name in names and (look.may_change(value) or _moves(type(value)) or isinstance(value, self._of_torch))
+            if name in names
+            and (look.may_change(value) or _moves(type(value)) or isinstance(value, self._of_torch))
         ]
-        self._all = None  # the number of all of it, where a call does not look at all, of so many values:
-        self._size = self._calls = 0  # and how many calls there were since then that did not look at all
+        self._all = (
+            None  # the number of all of it, where a call does not look at all, of so many values:
+        )
+        self._size = self._calls = (
+            0  # and how many calls there were since then that did not look at all
+        )
         self._paid = IN_ADVANCE if before is None else before._paid
         self._functions = None
         self.is_of_now = True
@@ -109,11 +128,13 @@ class CallSurroundings:
         self.changed_unseen = False
         """Whether something has changed while calls were skipped that did not look at it."""
         self.is_told = True
-        """Whether a change is noticed, sooner or later: not where there is too much, or where something moves on by
-        itself, or where one was noticed late."""
+        """Whether a change is noticed, sooner or later: not where there is too much, or where
+        something moves on by itself, or where one was noticed late."""
 
     def look_back(self):
-        """Return what they are as a backward pass begins; None where no autograd function has code that is followed."""
+        """Return what they are as a backward pass begins; None where no autograd function has code
+        that is followed.
+        """
         return self.look() if self._reached.goes_back else None
 
     def look(self):
@@ -129,7 +150,9 @@ class CallSurroundings:
         return found, self._all
 
     def has_changed_unseen(self):
-        """Whether something has changed since calls were skipped that did not look at it; any thread may ask."""
+        """Whether something has changed since calls were skipped that did not look at it; any
+        thread may ask.
+        """
         unseen = self._calls > 0 and self.relied_on and self.is_told
         return self.changed_unseen or (unseen and hash(self._look_at(OF_ALL)[0]) != self._all)
 
@@ -145,34 +168,50 @@ class CallSurroundings:
         self._calls, self.relied_on = 0, False
 
     def _read_of(self, value):
-        """Return what of an object of torch's own has a name that the code reads: other things of it change always."""
+        """Return what of an object of torch's own has a name that the code reads: other things of
+        it change always.
+        """
         return {name: each for name, each in vars(value).items() if name in self._reached.names}
 
     def _look_at(self, limits):
         """Return (what they are now, the look that was taken)."""
-        look = Look(self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None)
+        look = Look(
+            self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None
+        )
         values = [of.get(name) for of, name in self._reached.data]
-        values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
-        values = [self._read_of(value) if isinstance(value, self._of_torch) else value for value in values]
+        values += [
+            vars(module()).get(name) for module, name in self._of_modules if module() is not None
+        ]
+        values = [
+            self._read_of(value) if isinstance(value, self._of_torch) else value for value in values
+        ]
         functions = tuple([id(of.get(name)) for of, name in self._reached.functions])
         self.is_of_now &= functions == (self._functions or functions)
         self._functions = self._functions or functions
-        found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations)), functions
+        found = (
+            look.elements(0, (), values, limits.deep),
+            tuple(map(look.plain, self._configurations)),
+            functions,
+        )
         self.is_told &= not look.moves
         return found, look
 
 
 class PlainValues:
-    """What plain values containers had when they were last looked at: a call that finds the same ones is told at once.
+    """What plain values containers had when they were last looked at: a call that finds the same
+    ones is told at once.
 
-    The plain values are kept here, and nothing else: what has an address once may have another's later.
+    The plain values are kept here, and nothing else: what has an address once may have another's
+    later.
     """
 
     def __init__(self):
         self._known, self._numbers, self._next = {}, {}, 0
 
     def contents(self, of, keys, elements):
-        """Return (number of these plain values, places of the others) of a container that is known as `of`."""
+        """Return (number of these plain values, places of the others) of a container that is known
+        as `of`.
+        """
         known = self._known.get(of)
         if known is None or not known.has(keys, elements):
             known = Contents(keys, elements)
@@ -192,10 +231,15 @@ class Contents:
     def __init__(self, keys, elements):
         kinds = [type(each) for each in elements]
         self._keys, self._is_plain = keys, tuple([kind in _SIMPLE for kind in kinds])
-        self._plain = tuple([value if plain else _OTHER for value, plain in zip(elements, self._is_plain)])  # noqa: B905
+        pairs = zip(elements, self._is_plain)  # noqa: B905
+        self._plain = tuple([value if plain else _OTHER for value, plain in pairs])
         self.others = [place for place, plain in enumerate(self._is_plain) if not plain]
         of_plain = tuple([kind for kind, plain in zip(kinds, self._is_plain) if plain])  # noqa: B905 - since Python 3.10
-        self.all_plain = tuple(map(_of_key, keys)), of_plain, self._plain  # 1 is True, but for its type
+        self.all_plain = (
+            tuple(map(_of_key, keys)),
+            of_plain,
+            self._plain,
+        )  # 1 is True, but for its type
         self.number = None
 
     def has(self, keys, elements):
@@ -205,33 +249,48 @@ class Contents:
 
 
 class Look:
-    """A look at values, as far as the limits go: `left` values more, and `is_cut` where that was not all.
+    """A look at values, as far as the limits go: `left` values more, and `is_cut` where that was
+    not all.
 
     `moves` is whether there is something that moves on by itself where nobody sees it.
 
-    What modules `within` have is noticed elsewhere. Plain values that are `known` are told in short.
+    What modules `within` have is noticed elsewhere. Plain values that are `known` are told in
+    short.
     """
 
     def __init__(self, torch, within, limits, known=None):
-        self._tensor, self._within, self._limits, self._plain_values = torch.Tensor, within, limits, known
+        self._tensor, self._within, self._limits, self._plain_values = (
+            torch.Tensor,
+            within,
+            limits,
+            known,
+        )
         self.left, self._met, self.is_cut, self.moves = limits.values, {}, False, False
 
     def may_change(self, value):
-        """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
+        """Whether the value of an attribute may change without the attribute: plain ones are
+        noticed elsewhere.
+        """
         sort = _sort(type(value), self._tensor)
         if sort == "tensor":
             return not value.is_cuda
         return sort is not None and id(value) not in self._within
 
     def at(self, value, deep):
-        """Return what a value is now, and so deep what is in it: another that has the same in it is as good."""
+        """Return what a value is now, and so deep what is in it: another that has the same in it is
+        as good.
+        """
         if type(value) in _SIMPLE:
             return type(value), value
         self.left -= 1
         self.moves = self.moves or _moves(type(value))
         if not self.may_change(value):
             # What is let go of may leave its id to another.
-            return (id(value), value.shape, value.dtype) if isinstance(value, self._tensor) else id(value)
+            return (
+                (id(value), value.shape, value.dtype)
+                if isinstance(value, self._tensor)
+                else id(value)
+            )
         if id(value) in self._met:
             return self._met[id(value)]
         if self.left < 0 or deep == 0:
@@ -276,11 +335,15 @@ class Look:
         of = _attributes(value)
         keys, values = tuple(of), tuple(of.values())
         if self._plain_values is not None:
-            return self._plain_values.contents(-id(of), keys, values)[0]  # all of it, and not as much as is looked into
+            return self._plain_values.contents(-id(of), keys, values)[
+                0
+            ]  # all of it, and not as much as is looked into
         return Contents(keys, values).all_plain
 
     def _some(self, value, elements):
-        """Return as many of the elements of a value as are looked at; at once, as another thread may change it."""
+        """Return as many of the elements of a value as are looked at; at once, as another thread
+        may change it.
+        """
         some = tuple(itertools.islice(elements, self._limits.of_one))
         self.left -= len(some) // A_PLAIN_ONE
         self.is_cut = self.is_cut or len(some) < len(value)
@@ -289,7 +352,9 @@ class Look:
 
 @functools.lru_cache(maxsize=8192)
 def _sort(kind, tensor):
-    """Return what there is to look into in values of a class, which may say otherwise of themselves; None: nothing."""
+    """Return what there is to look into in values of a class, which may say otherwise of
+    themselves; None: nothing.
+    """
     found = None
     if issubclass(kind, tensor):
         found = "tensor"
@@ -320,14 +385,18 @@ def _slots(kind):
 
 @functools.lru_cache(maxsize=8192)
 def _moves(kind):
-    """Whether what is of a class moves on by itself where nobody sees it, as iterators and random generators do."""
+    """Whether what is of a class moves on by itself where nobody sees it, as iterators and random
+    generators do.
+    """
     of_torch = kind.__module__ == "torch._C" and hasattr(kind, "get_state")
     of_numpy = kind.__module__.startswith("numpy.random")
     return of_torch or of_numpy or hasattr(kind, "__next__") or issubclass(kind, random.Random)
 
 
 def _attributes(value):
-    """Return the attributes of an object; its class may have a way of its own to give them, which is not asked."""
+    """Return the attributes of an object; its class may have a way of its own to give them, which
+    is not asked.
+    """
     return object.__getattribute__(value, "__dict__")
 
 
@@ -339,7 +408,12 @@ def _of_partial(value):
     return {"func": value.func, "args": value.args, "keywords": value.keywords}
 
 
-_PARTS = {"slots": _in_slots, "partial": _of_partial, "object": _attributes, "dict": lambda value: value}
+_PARTS = {
+    "slots": _in_slots,
+    "partial": _of_partial,
+    "object": _attributes,
+    "dict": lambda value: value,
+}
 """By the sort of a value: where its parts are, by their names."""
 
 
@@ -348,7 +422,9 @@ class _Plain:
 
 
 def _is_plain(kind):
-    """Whether objects of a class have nothing but attributes: slots, and what is in C (a number, a partial), show."""
+    """Whether objects of a class have nothing but attributes: slots, and what is in C (a number, a
+    partial), show.
+    """
     return (kind.__basicsize__, kind.__itemsize__) == (_Plain.__basicsize__, 0)
 
 
@@ -362,29 +438,46 @@ def _of_key(key):
 def _reached(classes, own):
     """Return what code of these classes can reach, and what of it may become another.
 
-    `own` are functions that the modules have themselves. What has data and functions are the globals of a Python
-    module, the attributes of a class or a function, or a variable of an enclosing function. The functions are those
-    that the job's own code has, or names of a library.
+    `own` are functions that the modules have themselves. What has data and functions are the
+    globals of a Python module, the attributes of a class or a function, or a variable of an
+    enclosing function. The functions are those that the job's own code has, or names of a library.
     """
     spaces = _Spaces()
     for each in classes:
         spaces.add_class(each, own_code.is_followed)
-    waiting = [*own, *[function for space in spaces.all for function in _functions(space.get("forward"))]]
+    waiting = [
+        *own,
+        *[function for space in spaces.all for function in _functions(space.get("forward"))],
+    ]
     met, names, found, looked_at = set(), set(_CALLED), {}, len(spaces.all)
-    called = {(id(of), "forward"): (of, "forward") for of in spaces.all if "forward" in of and _is_of_the_job(of)}
+    called = {
+        (id(of), "forward"): (of, "forward")
+        for of in spaces.all
+        if "forward" in of and _is_of_the_job(of)
+    }
     while (waiting or looked_at < len(spaces.all)) and len(met) < MOST_FUNCTIONS:
         function, new_names, places = waiting.pop() if waiting else None, set(), []
-        if function is not None and function not in met and own_code.is_followed(function.__module__):
+        if (
+            function is not None
+            and function not in met
+            and own_code.is_followed(function.__module__)
+        ):
             met.add(function)
             spaces.add(function)
             called.update({(id(of), name): (of, name) for of, name in _of_libraries(function)})
             begin = _names(function.__code__)[2]
-            found_by_name = {name for space in spaces.all for name in space if begin and name.startswith(begin)}
+            found_by_name = {
+                name for space in spaces.all for name in space if begin and name.startswith(begin)
+            }
             new_names = (_names(function.__code__)[1] | found_by_name) - names
             names |= new_names
             places = [*_variables(function)]
-        places += [(space, name) for space in spaces.all[:looked_at] for name in new_names if name in space]
-        places += [(space, name) for space in spaces.all[looked_at:] for name in names if name in space]
+        places += [
+            (space, name) for space in spaces.all[:looked_at] for name in new_names if name in space
+        ]
+        places += [
+            (space, name) for space in spaces.all[looked_at:] for name in names if name in space
+        ]
         looked_at = len(spaces.all)
         for of, name in places:
             value = of.get(name, types)  # a module is no data
@@ -400,13 +493,25 @@ def _reached(classes, own):
     return Reached(names, list(found.values()), goes_back, list(called.values()))
 
 
-_OPERATORS = "len bool iter next enter exit getitem contains getattr eq lt le gt ge add radd sub mul rmul truediv"
+_OPERATORS = (
+    "len bool iter next enter exit getitem contains getattr eq lt le gt ge add radd sub "
+    "mul rmul truediv"
+)
 _CALLED = (
     *("forward", "backward", "setup_context", "__call__", "__init__"),
     *["__%s__" % name for name in _OPERATORS.split()],
 )
 """What is called of a class, or of what is made of it, without its name."""
-_BY_NAME = {"getattr", "hasattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
+_BY_NAME = {
+    "getattr",
+    "hasattr",
+    "globals",
+    "vars",
+    "attrgetter",
+    "methodcaller",
+    "__dict__",
+    "__getattribute__",
+}
 """Whoever loads one of them may name what it reads by a string, or by what a string begins with."""
 MOST_WITHIN = 256
 """Elements of a container that are asked for functions: a registry."""
@@ -415,8 +520,8 @@ MOST_WITHIN = 256
 class _Spaces:
     """What has names: `all` are the attributes of classes and functions.
 
-    Of those that are reached as values only the job's own are among it: what an installed package has in classes
-    is hundreds of names that nobody changes, and each call would look at them.
+    Of those that are reached as values only the job's own are among it: what an installed package
+    has in classes is hundreds of names that nobody changes, and each call would look at them.
     """
 
     def __init__(self):
@@ -427,7 +532,9 @@ class _Spaces:
         if isinstance(value, types.FunctionType):
             self._add(value, own_code.is_of_the_job(value.__module__))
         elif not isinstance(value, types.ModuleType):
-            self.add_class(value if isinstance(value, type) else type(value), own_code.is_of_the_job)
+            self.add_class(
+                value if isinstance(value, type) else type(value), own_code.is_of_the_job
+            )
 
     def add_class(self, kind, is_wanted):
         """Add those of a class and its bases, of modules that are wanted."""
@@ -441,8 +548,12 @@ class _Spaces:
 
 
 def _is_of_the_job(of):
-    """Whether what has a name is of the job's own code: a class, a Python module, an enclosing function."""
-    return isinstance(of, _Cell) or own_code.is_of_the_job(of.get("__module__") or of.get("__name__"))
+    """Whether what has a name is of the job's own code: a class, a Python module, an enclosing
+    function.
+    """
+    return isinstance(of, _Cell) or own_code.is_of_the_job(
+        of.get("__module__") or of.get("__name__")
+    )
 
 
 def _within(value):
@@ -450,11 +561,18 @@ def _within(value):
     if type(value) not in _WHOLE:
         return []
     elements = itertools.islice(value.values() if type(value) is dict else value, MOST_WITHIN)
-    return [each for element in elements for each in _functions(element) if own_code.is_of_the_job(each.__module__)]
+    return [
+        each
+        for element in elements
+        for each in _functions(element)
+        if own_code.is_of_the_job(each.__module__)
+    ]
 
 
 def _variables(function):
-    """Yield (what has it, name) of each variable that a function may load from outside of itself, and of defaults."""
+    """Yield (what has it, name) of each variable that a function may load from outside of itself,
+    and of defaults.
+    """
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         if type(value) not in _SIMPLE:
             yield {"default": value}, "default"
@@ -466,17 +584,23 @@ def _variables(function):
     for name in of_globals:
         yield function.__globals__, name
         module = function.__globals__.get(name)
-        if isinstance(module, types.ModuleType) and own_code.is_followed(vars(module).get("__name__")):
+        if isinstance(module, types.ModuleType) and own_code.is_followed(
+            vars(module).get("__name__")
+        ):
             for attribute in of_attributes:
                 yield vars(module), attribute
 
 
 def _of_libraries(function):
-    """Yield (what has it, name) of each function of a library that one of the job's own names: `F.gelu`."""
+    """Yield (what has it, name) of each function of a library that one of the job's own names:
+    `F.gelu`.
+    """
     of_globals, of_attributes, _ = _names(function.__code__)
     if own_code.is_of_the_job(function.__module__):
         for module in map(function.__globals__.get, of_globals):
-            if isinstance(module, types.ModuleType) and not own_code.is_followed(vars(module).get("__name__")):
+            if isinstance(module, types.ModuleType) and not own_code.is_followed(
+                vars(module).get("__name__")
+            ):
                 for name in of_attributes & vars(module).keys():
                     if isinstance(vars(module)[name], _FUNCTIONS):
                         yield vars(module), name
@@ -494,7 +618,9 @@ class _Cell:
 
 
 def _functions(value):
-    """Return the functions of Python in a value: itself, what it wraps or has in its closure, or how it is got."""
+    """Return the functions of Python in a value: itself, what it wraps or has in its closure, or
+    how it is got.
+    """
     while isinstance(value, functools.partial):
         value = value.func
     if isinstance(value, property):
@@ -518,9 +644,13 @@ def _is_filled(cell):
 
 @functools.lru_cache(maxsize=8192)
 def _names(code):
-    """Return the names that a code, and the codes within it, load: of globals, of attributes; what more begin with."""
+    """Return the names that a code, and the codes within it, load: of globals, of attributes; what
+    more begin with.
+    """
     loads = list(dis.get_instructions(code))
-    found = [{each.argval for each in loads if each.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)]
+    found = [
+        {each.argval for each in loads if each.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)
+    ]
     by_name = [set(), set()]
     if not _BY_NAME.isdisjoint(found[0] | found[1]):
         strings = {each for each in code.co_consts if type(each) is str and each.isidentifier()}

@@ -1,8 +1,9 @@
 """Walks over a model give what torch's give, in less time: frameworks walk often at each step.
 
-torch's are generators within generators, one for each level of a model, and ask each parameter for its hash, which is a
-function of Python's (torch/nn/modules/module.py, 2.4 to 2.15). Here modules are collected first, so a script that
-replaces modules while it walks over parameters goes on with those that there were.
+torch's are generators within generators, one for each level of a model, and ask each parameter for
+its hash, which is a function of Python's (torch/nn/modules/module.py, 2.4 to 2.15). Here modules
+are collected first, so a script that replaces modules while it walks over parameters goes on with
+those that there were.
 """
 
 import functools
@@ -21,14 +22,18 @@ class Walks:
         def members(module, get_members_fn, prefix="", recurse=True, remove_duplicate=True):
             modules = [] if recurse else [(prefix, module)]
             known = remove_duplicate and not self._is_compiling()
-            if not known or (recurse and not _collect(module, prefix, self._module.named_modules, set(), modules)):
+            if not known or (
+                recurse and not _collect(module, prefix, self._module.named_modules, set(), modules)
+            ):
                 return walk(module, get_members_fn, prefix, recurse, remove_duplicate)
             return _members(modules, get_members_fn)
 
         return members
 
     def trained(self, train, _module_class):
-        """Around what switches a module and all within to training or evaluation: what is so already is left alone."""
+        """Around what switches a module and all within to training or evaluation: what is so
+        already is left alone.
+        """
 
         @functools.wraps(train)
         def trained(module, mode=True):
@@ -41,7 +46,9 @@ class Walks:
 
 
 def _collect(module, prefix, own, met, found):
-    """Add (name, module) of a module and all within to `found`, each once; return whether all go torch's `own` way."""
+    """Add (name, module) of a module and all within to `found`, each once; return whether all go
+    torch's `own` way.
+    """
     if type(module).named_modules is not own or "named_modules" in vars(module):
         return False
     if module in met:

@@ -1,21 +1,24 @@
-"""Says where what happens hangs on values that were made up: each place once, by what was assumed there.
+"""Says where what happens hangs on values that were made up: each place once, by what was assumed
+there.
 
-Note [Assumed values]: what is made up for values that are not known (Note [Plausible values]) is marked, and the mark
-goes with what is computed from it. It is a doubt as soon as it may decide what is allocated:
+Note [Assumed values]: what is made up for values that are not known (Note [Plausible values]) is
+marked, and the mark goes with what is computed from it. It is a doubt as soon as it may decide what
+is allocated:
 
 - a shape follows from it;
 - a model's forward pass reads it;
-- elsewhere, the script reads it. Of what was only counted or summed up (how many predictions are right) such a read is
-  left out: that is a figure to print. One that decides a shape after all is not noticed.
+- elsewhere, the script reads it. Of what was only counted or summed up (how many predictions are
+  right) such a read is left out: that is a figure to print. One that decides a shape after all is
+  not noticed.
 
-Of values that are not known and not made up, so that a script reads zeros, one integer or truth value is
-a doubt wherever it is read: a token that may end a text, a condition (in the other course of Note
-[Metrics] one that the script itself asks for outside of a forward pass is true by turns). Floating
-point (a loss) and whole tensors of predictions are left out: nothing is sized by them as a rule. Within
-a training forward pass all of these are `values/reads`' doubt.
+Of values that are not known and not made up, so that a script reads zeros, one integer or truth
+value is a doubt wherever it is read: a token that may end a text, a condition (in the other course
+of Note [Metrics] one that the script itself asks for outside of a forward pass is true by turns).
+Floating point (a loss) and whole tensors of predictions are left out: nothing is sized by them as a
+rule. Within a training forward pass all of these are `values/reads`' doubt.
 
-Made up and not marked, because all else would be no run to size: that every number is finite, and that what torch
-checks of the arguments of its distributions holds.
+Made up and not marked, because all else would be no run to size: that every number is finite, and
+that what torch checks of the arguments of its distributions holds.
 """
 
 import collections
@@ -26,7 +29,8 @@ from _xmem import FOLDER, doubts
 
 Mark = collections.namedtuple("Mark", "text decides truths equals", defaults=(False, False))
 """What was assumed and where; whether it is more than a figure to print; whether it is truth values
-as numbers: counted they are as a mask is; whether it says which of some values are equal, and is not known."""
+as numbers: counted they are as a mask is; whether it says which of some values are equal, and is
+not known."""
 _UNKNOWN = "a number that is not known, zero here (%s)"
 _CONDITION = "a condition that is not known, false here (%s)"
 
@@ -49,7 +53,9 @@ class Assumed:
         return Mark("%s (%s)" % (what, self._place()[0]), True)
 
     def mark_of_unknown(self):
-        """Return the mark of what is not known and not made up: few things have it by themselves."""
+        """Return the mark of what is not known and not made up: few things have it by
+        themselves.
+        """
         return Mark(_UNKNOWN % self._place()[0], True)
 
     def shaped(self, mark):

@@ -1,4 +1,6 @@
-"""Functions of torch that make tensors: their C++ is below the key of the other rules, so they are wrapped by name."""
+"""Functions of torch that make tensors: their C++ is below the key of the other rules, so they are
+wrapped by name.
+"""
 
 import functools
 import importlib
@@ -20,22 +22,30 @@ class Factories:
         self._functions = []  # ours in the place of torch's own
 
     def keep(self, values, assumed):
-        """From now on note what is made in the table `values`, with marks of `assumed` on what is drawn."""
+        """From now on note what is made in the table `values`, with marks of `assumed` on what is
+        drawn.
+        """
         self._values, self._assumed = values, assumed
 
     def stand_in(self):
         """Let torch take ours for its own where it asks by identity."""
-        # `with torch.device(...)` is told of the originals; it lists its functions once, and may not have so far.
+        # `with torch.device(...)` is told of the originals; it lists its functions once, and may
+        # not have so far.
         constructors = importlib.import_module("torch.utils._device")._device_constructors()
-        constructors.update(made.__wrapped__ for made in self._functions if not made.__name__.endswith("_like"))
-        # TorchScript knows its functions by identity; where it has listed them already, ours are told to it.
+        constructors.update(
+            made.__wrapped__ for made in self._functions if not made.__name__.endswith("_like")
+        )
+        # TorchScript knows its functions by identity; where it has listed them already, ours are
+        # told to it.
         listed = self._torch.jit._builtins._builtin_table or {}
         for made in self._functions:
             if id(made.__wrapped__) in listed:
                 listed[id(made)] = listed[id(made.__wrapped__)]
 
     def factory(self, make, owner):
-        """Return what takes the place of a function that makes tensors of values that are on the host."""
+        """Return what takes the place of a function that makes tensors of values that are on the
+        host.
+        """
         name, place_of_data = make.__name__, int(owner is self._torch.Tensor)
 
         @functools.wraps(make)
@@ -55,7 +65,9 @@ class Factories:
                 if "requires_grad" in kwargs:
                     kwargs["requires_grad"] = False
                 kwargs.pop("layout", None)
-                values = computed(self._torch.as_tensor if copies and _in_array(data) else make, *args, **kwargs)
+                values = computed(
+                    self._torch.as_tensor if copies and _in_array(data) else make, *args, **kwargs
+                )
                 if values is not None:
                     self._values.note(out, values)
             else:
@@ -65,9 +77,11 @@ class Factories:
         return self._named(made, owner)
 
     def first_gradients(self, make, _owner):
-        """Around what makes the gradients that a backward pass begins with: ones, which nobody decides by.
+        """Around what makes the gradients that a backward pass begins with: ones, which nobody
+        decides by.
 
-        Were they noted, the host would compute with all that comes of them: four fifths of the time of a small pass.
+        Were they noted, the host would compute with all that comes of them: four fifths of the time
+        of a small pass.
         """
 
         @functools.wraps(make)
@@ -81,12 +95,16 @@ class Factories:
         return made
 
     def _recipe(self, name, out, *args, **kwargs):
-        """Return what makes the values of a large tensor that a factory made; None where none is kept."""
+        """Return what makes the values of a large tensor that a factory made; None where none is
+        kept.
+        """
         torch, kind = self._torch, name.replace("new_", "").replace("_like", "")
         if kind in ("zeros", "ones"):
             return lazy.Full(torch, int(kind == "ones"), out.dtype)
         if kind == "full":
-            value = kwargs["fill_value"] if "fill_value" in kwargs else args[1 + (name == "new_full")]
+            value = (
+                kwargs["fill_value"] if "fill_value" in kwargs else args[1 + (name == "new_full")]
+            )
             return None if isinstance(value, torch.Tensor) else lazy.Full(torch, value, out.dtype)
         if kind == "eye":
             return lazy.eye(torch, out.shape[1], out.dtype)
@@ -98,21 +116,31 @@ class Factories:
         return None
 
     def draw(self, make, owner):
-        """Return what takes the place of a function that makes tensors of numbers that only a GPU draws."""
+        """Return what takes the place of a function that makes tensors of numbers that only a GPU
+        draws.
+        """
         name = make.__name__
 
         @functools.wraps(make)
         def made(*args, **kwargs):
             out = make(*args, **kwargs)
             if self._values is not None and self._values.keeps(out):
-                every = self._torch.arange(out.numel(), dtype=out.dtype, device="cpu") if name == "randperm" else None
-                self._values.note(out, every, self._assumed.mark("numbers by %s, not drawn here" % name))
+                every = (
+                    self._torch.arange(out.numel(), dtype=out.dtype, device="cpu")
+                    if name == "randperm"
+                    else None
+                )
+                self._values.note(
+                    out, every, self._assumed.mark("numbers by %s, not drawn here" % name)
+                )
             return out
 
         return self._named(made, owner)
 
     def _named(self, made, owner):
-        """Give it the names that pickle finds it by; the original's are those of a class that holds only originals."""
+        """Give it the names that pickle finds it by; the original's are those of a class that holds
+        only originals.
+        """
         made.__module__, made.__qualname__ = "torch", made.__name__
         if owner is self._torch.Tensor:
             made.__qualname__ = "Tensor." + made.__name__

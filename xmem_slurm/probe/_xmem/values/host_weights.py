@@ -1,7 +1,9 @@
-"""Weights of a model on the host: large ones are not drawn, converted, copied or read, as that tells nothing.
+"""Weights of a model on the host: large ones are not drawn, converted, copied or read, as that
+tells nothing.
 
-On the GPU their values are not known anyway, but zeros. So they are zeros on the host, too, and take neither the time
-nor the memory of billions of numbers: what is not written to takes none, and what is mapped from a file stays there.
+On the GPU their values are not known anyway, but zeros. So they are zeros on the host, too, and
+take neither the time nor the memory of billions of numbers: what is not written to takes none, and
+what is mapped from a file stays there.
 """
 
 import ctypes
@@ -13,11 +15,13 @@ import zipfile
 from _xmem.values import safetensors_file
 
 LARGE = 1 << 20
-"""Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is written to."""
+"""Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is
+written to."""
 LARGE_FILE = 1 << 26
 """Bytes."""
 LARGE_RECORD, MOST_WRITTEN = 1 << 20, 1 << 30
-"""Bytes of one storage, and of all such that are written as they are: what a dry run writes stays in memory."""
+"""Bytes of one storage, and of all such that are written as they are: what a dry run writes stays
+in memory."""
 
 
 class HostWeights:
@@ -43,7 +47,9 @@ class HostWeights:
         return drawn
 
     def converted(self, convert, _owner):
-        """Around Tensor.to: from one of the types that weights have to another, it stays on the host or goes on."""
+        """Around Tensor.to: from one of the types that weights have to another, it stays on the
+        host or goes on.
+        """
 
         @functools.wraps(convert)
         def to(tensor, *args, **kwargs):
@@ -55,7 +61,9 @@ class HostWeights:
                     return convert(tensor, *args, **kwargs)
                 if dtype not in (None, tensor.dtype) and dtype in self._dtypes and layout is None:
                     zeros = self._torch.empty_like(tensor, dtype=dtype)
-                    if type(zeros) is self._torch.Tensor:  # not where nothing is computed (FakeTensorMode)
+                    if (
+                        type(zeros) is self._torch.Tensor
+                    ):  # not where nothing is computed (FakeTensorMode)
                         return convert(_zeroed(zeros), *args, **kwargs)
             return convert(tensor, *args, **kwargs)
 
@@ -63,7 +71,11 @@ class HostWeights:
 
     def cast(self, cast, _owner):
         """Around Tensor.half and its like."""
-        dtype = {"half": self._torch.float16, "bfloat16": self._torch.bfloat16, "float": self._torch.float32}
+        dtype = {
+            "half": self._torch.float16,
+            "bfloat16": self._torch.bfloat16,
+            "float": self._torch.float32,
+        }
 
         @functools.wraps(cast)
         def to_dtype(tensor, *args, **kwargs):
@@ -84,11 +96,17 @@ class HostWeights:
         return self._allowed(cuda, to_gpu)
 
     def _leaving(self, tensor):
-        if isinstance(tensor, self._torch.Tensor) and self._is_large(tensor) and tensor.device.type == "cpu":
+        if (
+            isinstance(tensor, self._torch.Tensor)
+            and self._is_large(tensor)
+            and tensor.device.type == "cpu"
+        ):
             self._look()
 
     def _allowed(self, method, replaced):
-        """A parameter of a lazy module takes what takes the place of a method if it takes that method."""
+        """A parameter of a lazy module takes what takes the place of a method if it takes that
+        method.
+        """
         lazy = self._torch.nn.parameter.UninitializedTensorMixin
         if method in lazy._allowed_methods:
             lazy._allowed_methods.append(replaced)
@@ -99,13 +117,20 @@ class HostWeights:
         return not self._torch.nn.parameter.is_lazy(tensor) and tensor.numel() >= LARGE
 
     def copied(self, copy, _owner):
-        """Around Tensor.copy_: a parameter on the host keeps what it has, whatever weights it is to have."""
+        """Around Tensor.copy_: a parameter on the host keeps what it has, whatever weights it is to
+        have.
+        """
 
         @functools.wraps(copy)
         def copy_(tensor, source, *args, **kwargs):
             self._leaving(source)
             large = type(tensor) is self._torch.nn.Parameter and self._is_large(tensor)
-            if large and self._is_weight(tensor) and self._is_weight(source) and source.shape == tensor.shape:
+            if (
+                large
+                and self._is_weight(tensor)
+                and self._is_weight(source)
+                and source.shape == tensor.shape
+            ):
                 return tensor
             return copy(tensor, source, *args, **kwargs)
 
@@ -116,14 +141,19 @@ class HostWeights:
 
         @functools.wraps(load)
         def read(f, *args, **kwargs):
-            if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and _is_large_archive(f):
+            if (
+                kwargs.get("mmap") is None
+                and isinstance(f, (str, os.PathLike))
+                and _is_large_archive(f)
+            ):
                 kwargs["mmap"] = True
             return load(f, *args, **kwargs)
 
         return read
 
     def written(self, write, _writer_class):
-        """Around what writes a record of a checkpoint: after the first GiB of all, large ones are holes in the file.
+        """Around what writes a record of a checkpoint: after the first GiB of all, large ones are
+        holes in the file.
 
         As in torch.serialization.skip_data; they are read as zeros.
         """
@@ -140,7 +170,9 @@ class HostWeights:
         return written
 
     def fetched(self, fetch, _owner):
-        """Around what copies a storage from the GPU, as torch.save does with one after the other."""
+        """Around what copies a storage from the GPU, as torch.save does with one after the
+        other.
+        """
 
         @functools.wraps(fetch)
         def fetched(storage):
@@ -153,7 +185,9 @@ class HostWeights:
         return fetched
 
     def saved(self, save, module):
-        """Around what writes a file of safetensors: after the first GiB of all, large tensors are holes in it."""
+        """Around what writes a file of safetensors: after the first GiB of all, large tensors are
+        holes in it.
+        """
         types = {dtype: name for name, dtype in module._TYPES.items() if dtype is not None}
         shared = module._find_shared_tensors
 
@@ -171,10 +205,11 @@ class HostWeights:
         return saved
 
     def opened(self, open_file, _module):
-        """Around what opens a file of safetensors: of a large one that goes to the GPU, nothing is read.
+        """Around what opens a file of safetensors: of a large one that goes to the GPU, nothing is
+        read.
 
-        It would go through pinned memory. That reads the file whole; and a hole, on a tmpfs, takes room once its pages
-        are looked at.
+        It would go through pinned memory. That reads the file whole; and a hole, on a tmpfs, takes
+        room once its pages are looked at.
         """
 
         @functools.wraps(open_file)
@@ -187,7 +222,9 @@ class HostWeights:
         return opened
 
     def _can_be_saved(self, tensors, metadata, types, shared):
-        """Whether safetensors takes these: they are dense, of a type that it has, and none is a part of another."""
+        """Whether safetensors takes these: they are dense, of a type that it has, and none is a
+        part of another.
+        """
         if not isinstance(tensors, dict):
             return False
         words = [*tensors, *(metadata or {}), *(metadata or {}).values()]
@@ -199,10 +236,16 @@ class HostWeights:
             and each.is_contiguous()
             for each in tensors.values()
         )
-        return plain and all(type(each) is str for each in words) and all(len(names) == 1 for names in shared(tensors))
+        return (
+            plain
+            and all(type(each) is str for each in words)
+            and all(len(names) == 1 for names in shared(tensors))
+        )
 
     def _is_weight(self, tensor):
-        """Whether it looks like a model's weight on the host, of which no gradient is made on the way."""
+        """Whether it looks like a model's weight on the host, of which no gradient is made on the
+        way.
+        """
         return (
             type(tensor) in self._kinds
             and tensor.device.type == "cpu"
@@ -232,9 +275,16 @@ def _zeroed(tensor):
 
 
 def _read_as_zeros(begin, size):
-    """Have this memory read as zeros, and take none until it is written to; only its edges are at once."""
-    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    """Have this memory read as zeros, and take none until it is written to; only its edges are at
+    once.
+    """
+    first, last = (
+        -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE,
+        (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE,
+    )
     ctypes.memset(begin, 0, first - begin)
     ctypes.memset(last, 0, begin + size - last)
-    if ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED):
+    if ctypes.CDLL(None).madvise(
+        ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED
+    ):
         ctypes.memset(first, 0, last - first)  # it is locked

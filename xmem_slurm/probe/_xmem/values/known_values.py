@@ -1,25 +1,29 @@
-"""Values that are known although no kernel runs, so that what a script decides by them comes out as on a GPU.
+"""Values that are known although no kernel runs, so that what a script decides by them comes out as
+on a GPU.
 
-Note [Known values]: device memory has no contents. A small tensor that was copied from the host, filled, or computed
-from such, has all the same: they are kept here, one host storage for each device storage, and small operations on them
-are computed on the host beside the launch that does nothing. They hold as long as the version counter of the tensor is
-the one that they were noted at: whatever else writes to it in torch raises that. `x.data` has a counter of its own, so
-what is written through it is forgotten by the operators that write (the common ones: `values/rules`); a kernel of
-Triton's forgets all that it is given. So lengths, masks, labels, splits and graphs have their real values when a script
-reads them or takes a shape from them. What the host cannot compute is not known: it raises nothing.
+Note [Known values]: device memory has no contents. A small tensor that was copied from the host,
+filled, or computed from such, has all the same: they are kept here, one host storage for each
+device storage, and small operations on them are computed on the host beside the launch that does
+nothing. They hold as long as the version counter of the tensor is the one that they were noted at:
+whatever else writes to it in torch raises that. `x.data` has a counter of its own, so what is
+written through it is forgotten by the operators that write (the common ones: `values/rules`); a
+kernel of Triton's forgets all that it is given. So lengths, masks, labels, splits and graphs have
+their real values when a script reads them or takes a shape from them. What the host cannot compute
+is not known: it raises nothing.
 
-Note [Plausible values]: what is not known follows from how it was made (`values/plausible`). Everything is finite
-and no NaN; what is asked of `all` holds, as argument checks do; of a mask, everything is selected and counted, because
-less would be quietly too small: `least` (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The
-places that sort and topk find are all different, so that experts are used evenly. Other numbers are
-zeros, as in the stand-ins' memory, but for losses and scores in the other of their courses (Note
-[Metrics], `values/metrics`). What of this is said, and when, stands in Note [Assumed values]
-(`values/assumed`).
+Note [Plausible values]: what is not known follows from how it was made (`values/plausible`).
+Everything is finite and no NaN; what is asked of `all` holds, as argument checks do; of a mask,
+everything is selected and counted, because less would be quietly too small: `least` (XMEM_SHAPES)
+selects nothing, which is the other end of the bracket. The places that sort and topk find are all
+different, so that experts are used evenly. Other numbers are zeros, as in the stand-ins' memory,
+but for losses and scores in the other of their courses (Note [Metrics], `values/metrics`). What of
+this is said, and when, stands in Note [Assumed values] (`values/assumed`).
 
-Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
-acts as `torch.no_grad` here, which keeps the same memory but for one thing: from torch 2.11 on, autocast keeps no cast
-of a weight in inference mode (aten/src/ATen/autocast_mode.cpp, cached_cast). Where this torch keeps none, that cache is
-off meanwhile, whatever an autocast of the script's own switches on within.
+Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our
+kernels stand at. So it acts as `torch.no_grad` here, which keeps the same memory but for one thing:
+from torch 2.11 on, autocast keeps no cast of a weight in inference mode
+(aten/src/ATen/autocast_mode.cpp, cached_cast). Where this torch keeps none, that cache is off
+meanwhile, whatever an autocast of the script's own switches on within.
 """
 
 import contextlib
@@ -51,7 +55,9 @@ class KnownValues:
         self.cache_switched, self.cache_is_on = self._casts.switched, self._casts.asked
 
     def begin(self):
-        """Keep values from now on; where this torch lacks what that needs, nothing is known, as without us."""
+        """Keep values from now on; where this torch lacks what that needs, nothing is known, as
+        without us.
+        """
         self._factories.stand_in()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
@@ -70,11 +76,17 @@ class KnownValues:
         return self._rules.assumed.looks if self._rules is not None else 0
 
     def doubt(self, note):
-        """Say in how many turns losses or scores were read that are not known, and which conditions went both ways."""
+        """Say in how many turns losses or scores were read that are not known, and which conditions
+        went both ways.
+        """
         for place in self.metrics.loops():
             note("forward-read", place)
         if self.metrics.most_turns > 1:
-            note("metrics-read", "losses or scores were read in so many turns", self.metrics.most_turns)
+            note(
+                "metrics-read",
+                "losses or scores were read in so many turns",
+                self.metrics.most_turns,
+            )
         for asked in self.metrics.both_ways():
             note("both-ways", asked)
 
@@ -85,23 +97,31 @@ class KnownValues:
         return self.table.of(tensor) if self.table is not None else None
 
     def origins(self):
-        """Return a context that gives a set, and fills it with the origins of what is read: see `values/table`."""
+        """Return a context that gives a set, and fills it with the origins of what is read: see
+        `values/table`.
+        """
         return self.table.origins() if self.table is not None else contextlib.nullcontext(set())
 
     def fingerprint(self, tensor):
-        """Return what tells the values of a tensor on the device from others; None: they are not known."""
+        """Return what tells the values of a tensor on the device from others; None: they are not
+        known.
+        """
         return self.table.fingerprint(tensor) if self.table is not None else None
 
     def forget(self, arguments):
-        """Whichever of these are tensors have been written to: what they hold is not known any more."""
+        """Whichever of these are tensors have been written to: what they hold is not known any
+        more.
+        """
         for each in arguments:
             if self.table is not None and getattr(each, "is_cuda", False):
                 self.table.forget(each)
 
-    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+    # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     def printed(self, text, _owner):
-        """What a tensor looks like in print hangs on its values, and nothing on what it looks like."""
+        """What a tensor looks like in print hangs on its values, and nothing on what it looks
+        like.
+        """
 
         def _str(*args, **kwargs):
             with doubts.kept():
@@ -110,7 +130,9 @@ class KnownValues:
         return _str
 
     def entered(self, enter, _owner):
-        """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it was."""
+        """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it
+        was.
+        """
         torch, casts = self._torch, self._casts
 
         @functools.wraps(enter)
@@ -129,7 +151,8 @@ class KnownValues:
     def transformed(self, enter, _owner):
         """Around the begin of torch.func.grad and the like: no values are kept from there on.
 
-        A number beside a tensor is wrapped for them; no kernel in Python can be given such (SystemError, torch 2.11).
+        A number beside a tensor is wrapped for them; no kernel in Python can be given such
+        (SystemError, torch 2.11).
         """
 
         @functools.wraps(enter)
@@ -143,13 +166,19 @@ class KnownValues:
         return entered
 
     def loaded(self, move, _owner):
-        """Around what copies a storage to the device: the tensor that torch.load makes over it has its bytes."""
+        """Around what copies a storage to the device: the tensor that torch.load makes over it has
+        its bytes.
+        """
 
         @functools.wraps(move)
         def moved(storage, *args, **kwargs):
             with contextlib.nullcontext() if self.table is None else self.table.of_bytes():
                 out = move(storage, *args, **kwargs)
-            if self.table is not None and out.device.type == "cuda" and storage.device.type == "cpu":
+            if (
+                self.table is not None
+                and out.device.type == "cuda"
+                and storage.device.type == "cpu"
+            ):
                 self.table.loaded(out.untyped(), storage.untyped())
             return out
 
@@ -157,7 +186,9 @@ class KnownValues:
 
 
 class _Casts:
-    """Autocast's cache of weights that were cast, and the switch that a script has for it: one for each thread."""
+    """Autocast's cache of weights that were cast, and the switch that a script has for it: one for
+    each thread.
+    """
 
     def __init__(self, torch):
         self._torch, self._set = torch, torch.set_autocast_cache_enabled
@@ -186,7 +217,9 @@ class _Casts:
 
     @contextlib.contextmanager
     def cached(self, allowed):
-        """Within this there is a cache where the script has it switched on, unless it is not `allowed`."""
+        """Within this there is a cache where the script has it switched on, unless it is not
+        `allowed`.
+        """
         if self._inference_does is None:
             self._inference_does = self._looked()
         before = getattr(self._here, "allowed", True)
@@ -201,10 +234,18 @@ class _Casts:
         self._set(allowed and self._is_on)
 
     def _looked(self):
-        """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped to."""
+        """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped
+        to.
+        """
         torch = self._torch
-        weight, row = torch.nn.Parameter(torch.zeros(1, 1, device="cpu")), torch.ones(1, 1, device="cpu")
-        with torch._C._InferenceMode(True), torch.autocast("cpu", torch.bfloat16, cache_enabled=True):
+        weight, row = (
+            torch.nn.Parameter(torch.zeros(1, 1, device="cpu")),
+            torch.ones(1, 1, device="cpu"),
+        )
+        with (
+            torch._C._InferenceMode(True),
+            torch.autocast("cpu", torch.bfloat16, cache_enabled=True),
+        ):
             torch.mm(row, weight)
             weight.data.fill_(1)
             return torch.mm(row, weight).item() == 0

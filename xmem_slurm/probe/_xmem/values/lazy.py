@@ -1,19 +1,22 @@
-"""Values of tensors that are too large to be kept: what they are made from, so that a part of them can be had.
+"""Values of tensors that are too large to be kept: what they are made from, so that a part of them
+can be had.
 
-Note [Lazy values]: of a large tensor that came from the host or is made of numbers (ones, arange, a triangle of such, a
-comparison of such), what is kept is how to make it. Slices, picks and reductions whose result is small are computed
-from that, and are exact. Limits: what is looked at is bounded, at once and in a process (`LookQuota`); beyond that the
-values are not known, as before. Of a host tensor a reference is kept, no copy. Where the script lets go of it, it lives
-on within `MOST_HELD` bytes in all, so that `torch.from_numpy(corpus).cuda()` stays known; larger ones, batches that
-loaders share between processes, and floating point are known for as long as the script itself keeps them. A host tensor
-that was written to since is not known any more: its version counter says so, and what was written past torch (numpy)
-shows in a sample of its elements.
+Note [Lazy values]: of a large tensor that came from the host or is made of numbers (ones, arange, a
+triangle of such, a comparison of such), what is kept is how to make it. Slices, picks and
+reductions whose result is small are computed from that, and are exact. Limits: what is looked at is
+bounded, at once and in a process (`LookQuota`); beyond that the values are not known, as before. Of
+a host tensor a reference is kept, no copy. Where the script lets go of it, it lives on within
+`MOST_HELD` bytes in all, so that `torch.from_numpy(corpus).cuda()` stays known; larger ones,
+batches that loaders share between processes, and floating point are known for as long as the script
+itself keeps them. A host tensor that was written to since is not known any more: its version
+counter says so, and what was written past torch (numpy) shows in a sample of its elements.
 """
 
 import weakref
 
 MOST_HELD = 1 << 28
-"""Bytes of host tensors that are held for their values: 256 MiB, a share of any job's memory that nobody misses."""
+"""Bytes of host tensors that are held for their values: 256 MiB, a share of any job's memory that
+nobody misses."""
 AT_ONCE = 1 << 28
 """Elements of a host tensor that one operator may look at: a quarter of a second."""
 IN_ALL = 1 << 28
@@ -23,7 +26,8 @@ MAKING = 16
 PIECE = 1 << 18
 """Elements that are made at a time, so that what is in between needs little memory."""
 DEEPEST = 8
-"""Operators between what is known and its sources: a chain that grows with every step is given up."""
+"""Operators between what is known and its sources: a chain that grows with every step is given
+up."""
 SAMPLE = 64
 """Elements that tell whether a host tensor is still the same."""
 
@@ -43,7 +47,9 @@ class LookQuota:
         return True
 
     def holds(self, reference, source, size):
-        """Whether a host tensor may be held for as long as there is the device storage of this weak reference."""
+        """Whether a host tensor may be held for as long as there is the device storage of this weak
+        reference.
+        """
         for each in [each for each in self._held if each[0].expired()]:
             each[1].held = None
             self._held.remove(each)
@@ -76,7 +82,12 @@ class HostSource:
     depth = 0
 
     def __init__(self, torch, tensor, dtype):
-        self._torch, self._dtype, self._offset, self._elements = torch, dtype, tensor.storage_offset(), tensor.numel()
+        self._torch, self._dtype, self._offset, self._elements = (
+            torch,
+            dtype,
+            tensor.storage_offset(),
+            tensor.numel(),
+        )
         self._tensor, self.held = weakref.ref(tensor), None
         self._version, self._sample = tensor._version, self._look(tensor)
 
@@ -122,11 +133,15 @@ class Made:
         for length, step in zip(size, stride):  # noqa: B905 - since Python 3.10
             places = places[..., None] + self._torch.arange(length, device="cpu") * step
         pieces = [self.at(each) for each in places.reshape(-1).split(PIECE)]
-        return None if any(each is None for each in pieces) else self._torch.cat(pieces).reshape(size)
+        return (
+            None if any(each is None for each in pieces) else self._torch.cat(pieces).reshape(size)
+        )
 
 
 class Scattered(Made):
-    """One number everywhere, `full`, but at `places` of the storage, which are sorted and each there once: `values`."""
+    """One number everywhere, `full`, but at `places` of the storage, which are sorted and each
+    there once: `values`.
+    """
 
     def __init__(self, torch, full, places, values):
         super().__init__(torch, self._found, 1)
@@ -134,7 +149,9 @@ class Scattered(Made):
 
     def _found(self, places):
         index = self._torch.searchsorted(self.places, places).clamp_(max=len(self.places) - 1)
-        return self._torch.where(self.places[index] == places, self.values[index], self.full.at(places))
+        return self._torch.where(
+            self.places[index] == places, self.values[index], self.full.at(places)
+        )
 
     def each(self, operator, args, which, kwargs):
         """Return what an operator makes of each element, which stands for `args[which]`."""
@@ -150,15 +167,21 @@ class Scattered(Made):
 
 
 def scattered(torch, full, shape, written):
-    """Return the values of a contiguous tensor of this shape, one number so far, after `scatter_`."""
+    """Return the values of a contiguous tensor of this shape, one number so far, after
+    `scatter_`.
+    """
     dim, index, source = written
     places = index * _steps(shape)[dim]
     for axis, step in enumerate(_steps(shape)):
         if axis != dim % len(shape):
             along = torch.arange(index.shape[axis], device="cpu") * step
-            places = places + along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+            places = places + along.reshape(
+                [-1 if each == axis else 1 for each in range(len(shape))]
+            )
     if isinstance(source, torch.Tensor):
-        values = source[tuple(slice(length) for length in index.shape)].reshape(-1).to(full.one.dtype)
+        values = (
+            source[tuple(slice(length) for length in index.shape)].reshape(-1).to(full.one.dtype)
+        )
     else:
         values = torch.full((index.numel(),), source, dtype=full.one.dtype, device="cpu")
     places, order = places.reshape(-1).sort(stable=True)
@@ -168,7 +191,9 @@ def scattered(torch, full, shape, written):
 
 
 def everywhere(values):
-    """Return the number that a host tensor is everywhere; None where there are several, or too many to look at."""
+    """Return the number that a host tensor is everywhere; None where there are several, or too many
+    to look at.
+    """
     if values.numel() > AT_ONCE or not values.is_contiguous():
         return None
     flat = values.detach().view(-1)
@@ -203,7 +228,9 @@ def eye(torch, columns, dtype):
 
 
 def triangle(torch, lazy, shape, diagonal, upper):
-    """Return the values of torch.triu or torch.tril of a contiguous tensor of this shape; None if it is too deep."""
+    """Return the values of torch.triu or torch.tril of a contiguous tensor of this shape; None if
+    it is too deep.
+    """
     rows, columns = shape[-2:]
 
     def at(places):
@@ -217,7 +244,8 @@ def triangle(torch, lazy, shape, diagonal, upper):
 
 
 def elementwise(torch, operator, shape, args, kwargs):
-    """Return the values of an operator on elements, for a contiguous result of this shape; None if it is too deep.
+    """Return the values of an operator on elements, for a contiguous result of this shape; None if
+    it is too deep.
 
     Of `args`, a tensor is given as (lazy, size, stride, offset), numbers as themselves.
     """
@@ -225,7 +253,9 @@ def elementwise(torch, operator, shape, args, kwargs):
     if len(which) == 1 and type(args[which[0]][0]) is Scattered and is_whole(args[which[0]], shape):
         return args[which[0]][0].each(operator, args, which[0], kwargs)
     if all(type(args[place][0]) is Full for place in which):
-        one = operator(*(each[0].one if isinstance(each, tuple) else each for each in args), **kwargs)
+        one = operator(
+            *(each[0].one if isinstance(each, tuple) else each for each in args), **kwargs
+        )
         return Full(torch, one.item(), one.dtype)
     depth = 1 + max(args[place][0].depth for place in which)
     strides = [_strides(each, shape) if isinstance(each, tuple) else None for each in args]
@@ -251,7 +281,9 @@ def elementwise(torch, operator, shape, args, kwargs):
 
 
 def _strides(given, shape):
-    """Return by how much the place of a tensor's element moves for each dimension of what it is broadcast to."""
+    """Return by how much the place of a tensor's element moves for each dimension of what it is
+    broadcast to.
+    """
     _, size, stride, _ = given
     steps = [0 if length == 1 else step for length, step in zip(size, stride)]  # noqa: B905 - since Python 3.10
     return [0] * (len(shape) - len(size)) + steps

@@ -1,26 +1,29 @@
-"""The losses and scores of a script, which no kernel computes: all alike, or by turns better and worse than before.
+"""The losses and scores of a script, which no kernel computes: all alike, or by turns better and
+worse than before.
 
-Note [Metrics]: most of what a script reads of floating point is a loss or a score, and what it decides
-by one is whether that is low or high enough, or better than the best so far. So there are two courses.
-With zeros all thresholds are crossed and nothing is ever better: a script that waits for that ends its
-training early, or goes on to its next stage. (Where computing with a zero would stop it, all are another
-number, still the same.) In the other course they are by turns lower than ever before and higher, as
-nobody knows here which of them is better when it is lower: whoever waits for more than one turn waits in
-vain. A job is run by both where it reads some again and again (`dryrun/engines`, XMEM_NUMBERS), and has
-the memory for the larger.
+Note [Metrics]: most of what a script reads of floating point is a loss or a score, and what it
+decides by one is whether that is low or high enough, or better than the best so far. So there are
+two courses. With zeros all thresholds are crossed and nothing is ever better: a script that waits
+for that ends its training early, or goes on to its next stage. (Where computing with a zero would
+stop it, all are another number, still the same.) In the other course they are by turns lower than
+ever before and higher, as nobody knows here which of them is better when it is lower: whoever waits
+for more than one turn waits in vain. A job is run by both where it reads some again and again
+(`dryrun/engines`, XMEM_NUMBERS), and has the memory for the larger.
 
-A turn begins with the first evaluation, or with the first loop over data, after a step of an optimizer.
-A script that shows neither (`model.eval()`, a data loader) evaluates where it calls a model without
-gradients. Each line of a script that reads has its own turns: those in which it does. So all that it
-reads in one is alike, as is its mean, and one that reads every other time does not miss the lower ones.
-Every other line begins with a higher one, so that a loss is lower while a score is higher.
+A turn begins with the first evaluation, or with the first loop over data, after a step of an
+optimizer. A script that shows neither (`model.eval()`, a data loader) evaluates where it calls a
+model without gradients. Each line of a script that reads has its own turns: those in which it does.
+So all that it reads in one is alike, as is its mean, and one that reads every other time does not
+miss the lower ones. Every other line begins with a higher one, so that a loss is lower while a
+score is higher.
 
 They stay between 0 and 1, so that they can be a share, have a logarithm, and divide.
 
-Note [Tried numbers]: a loop of the script's may end by such a number (Sinkhorn's, a fixed point's: `if error < 1e-3:
-break`), with zeros at once, on a GPU after a hundred turns whose graph is kept. So in the steps `TRIED` a line reads
-another number where gradients are on, so many times at most. What that needs is in the trace then; and a line that
-reads more often by it is as if a model's forward pass had read.
+Note [Tried numbers]: a loop of the script's may end by such a number (Sinkhorn's, a fixed point's:
+`if error < 1e-3: break`), with zeros at once, on a GPU after a hundred turns whose graph is kept.
+So in the steps `TRIED` a line reads another number where gradients are on, so many times at most.
+What that needs is in the trace then; and a line that reads more often by it is as if a model's
+forward pass had read.
 """
 
 MIDDLE, PACE = 0.75, 4
@@ -28,13 +31,17 @@ MIDDLE, PACE = 0.75, 4
 TRIED, MOST_TRIED = (4, 5), 128
 """After so many steps of optimizers a line reads another number than zero, and so many times."""
 MORE = 2
-"""So many times as often as in any other step a line reads in one of these whose loop hangs on what it reads."""
+"""So many times as often as in any other step a line reads in one of these whose loop hangs on what
+it reads."""
 MOST_METRICS = 1 << 20
-"""Elements of a tensor that is copied to the host: of larger ones, weights as a rule, it would take time."""
+"""Elements of a tensor that is copied to the host: of larger ones, weights as a rule, it would take
+time."""
 
 
 class _ReadingLine:
-    """A line of a script that reads them: the process's turn when it last did, and how many of its own it had."""
+    """A line of a script that reads them: the process's turn when it last did, and how many of its
+    own it had.
+    """
 
     def __init__(self, begins_higher):
         self.last, self.turns = -1, 0
@@ -100,7 +107,9 @@ class Metrics:
         return self._number(self._line(place))
 
     def number_in_training(self, place):
-        """Return what one is that the script itself reads where gradients are on (Note [Tried numbers])."""
+        """Return what one is that the script itself reads where gradients are on (Note [Tried
+        numbers]).
+        """
         line = self._line(place)
         often = line.reads_in(self.made)
         tries = self._course == "zeros" and self.made in TRIED and often <= MOST_TRIED
@@ -108,13 +117,21 @@ class Metrics:
 
     def loops(self):
         """Return the places that read more often where they were given another number."""
-        return [place for place, line in list(self._lines.items()) if line.most_tried > MORE * max(line.most, 1)]
+        return [
+            place
+            for place, line in list(self._lines.items())
+            if line.most_tried > MORE * max(line.most, 1)
+        ]
 
     def _number(self, line):
-        return line.number if self._course == "turns" else MIDDLE if self._course == "still" else 0.0
+        return (
+            line.number if self._course == "turns" else MIDDLE if self._course == "still" else 0.0
+        )
 
     def truth(self, place, asked):
-        """Return the answer to what is asked, such as whether one is better than the best so far."""
+        """Return the answer to what is asked, such as whether one is better than the best so
+        far.
+        """
         line = self._line(place)
         truth = self._course == "turns" and line.is_lower
         self._answers.setdefault(asked, set()).add(truth)
@@ -125,7 +142,9 @@ class Metrics:
         return [asked for asked, answers in list(self._answers.items()) if len(answers) == 2]
 
     def count(self, most, place):
-        """Return how many of so many are right; over all that is counted in a turn that is the share `number`."""
+        """Return how many of so many are right; over all that is counted in a turn that is the
+        share `number`.
+        """
         line = self._line(place)
         if self._course == "zeros":
             return most

@@ -1,6 +1,8 @@
-"""What is made up for values that are not known, and what it is marked with (Note [Plausible values]).
+"""What is made up for values that are not known, and what it is marked with (Note [Plausible
+values]).
 
-The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
+The kernels take `real`, which goes on to the device's own kernel, then what the operator was called
+with.
 """
 
 import math
@@ -10,22 +12,28 @@ from _xmem.values.table import computed
 COUNTS = {"sum", "count_nonzero"}
 """What makes a figure of many values."""
 COMPARED = {"lt", "le", "gt", "ge"}
-"""What has the same answer for all that is finite, where it is with infinity: "the best so far" begins so."""
+"""What has the same answer for all that is finite, where it is with infinity: "the best so far"
+begins so."""
 HUGE = 1e9
-"""What stands for infinity among scores (beam search in transformers/generation/utils.py, 5.17: -1.0e9)."""
+"""What stands for infinity among scores (beam search in transformers/generation/utils.py, 5.17:
+-1.0e9)."""
 MADE_UP = {"isnan", "isinf", "isin", "all", "_is_all_true", "eq", "ne", *COMPARED}
-"""What may have an answer of which nothing is known; `COUNTS` have, of truth values, and of numbers made of those."""
+"""What may have an answer of which nothing is known; `COUNTS` have, of truth values, and of numbers
+made of those."""
 
 
 class Plausible:
-    """Makes up values for the table `values`; of unknown masks everything is selected if `most`, else nothing."""
+    """Makes up values for the table `values`; of unknown masks everything is selected if `most`,
+    else nothing.
+    """
 
     def __init__(self, torch, values, most, assumed, metrics):
         self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
         self._metrics = metrics
 
     def of(self, name, args, out, mark=None):
-        """Return what every element of a result is that is not known, or None: see Note [Plausible values].
+        """Return what every element of a result is that is not known, or None: see Note [Plausible
+        values].
 
         `mark` is that of the arguments.
         """
@@ -39,32 +47,50 @@ class Plausible:
             return self._counted(tensor.numel(), out.numel(), mark) if truths else None
         if name in ("eq", "ne"):
             itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
-            if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):
+            if (itself and tensor.numel()) or (
+                isinstance(other, float) and not math.isfinite(other)
+            ):
                 return (name == "eq") == bool(itself)
         if name in COMPARED and self._infinite(other):
             return (name in ("lt", "le")) == (self._infinite(other) > 0)
         return None
 
     def _counted(self, elements, results, mark):
-        """Return how many of so many truth values are true: all, or a score where predictions were compared."""
+        """Return how many of so many truth values are true: all, or a score where predictions were
+        compared.
+        """
         line = self._assumed.line() if mark is not None and mark.equals and results == 1 else None
         return elements // results if line is None else self._metrics.count(elements, line)
 
     def _infinite(self, other):
-        """Return what a tensor is compared with, if that is one number, infinite or as good as that; else 0."""
-        if isinstance(other, self._torch.Tensor) and other.is_floating_point() and self._values.small(other):
+        """Return what a tensor is compared with, if that is one number, infinite or as good as
+        that; else 0.
+        """
+        if (
+            isinstance(other, self._torch.Tensor)
+            and other.is_floating_point()
+            and self._values.small(other)
+        ):
             known = self._values.seen(other) if other.is_cuda else other
-            is_one = known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all())
+            is_one = (
+                known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all())
+            )
             other = known.reshape(-1)[0].item() if is_one else None
         return other if isinstance(other, float) and abs(other) >= HUGE else 0
 
     def mark(self, name):
-        """Return the mark of a plausible result of this operator, or None where all else would be no run to size."""
+        """Return the mark of a plausible result of this operator, or None where all else would be
+        no run to size.
+        """
         if name == "all":
             return self._assumed.mark("all of what is not known, taken as true")
         if name == "isin":
             return self._assumed.mark_of_unknown()._replace(equals=True)
-        mark = self._assumed.mark("a mask, of which everything is selected") if name in COUNTS else None
+        mark = (
+            self._assumed.mark("a mask, of which everything is selected")
+            if name in COUNTS
+            else None
+        )
         return self.after(name, mark)
 
     def after(self, name, mark):
@@ -74,14 +100,23 @@ class Plausible:
         return mark._replace(decides=False) if name in COUNTS else mark
 
     def topk(self, real, tensor, k, dim=-1, *options):
-        """Of values that are not known the places are all different, and each is as frequent as any: even routing."""
+        """Of values that are not known the places are all different, and each is as frequent as
+        any: even routing.
+        """
         out = real(tensor, k, dim, *options)
-        asked = self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1])
+        asked = (
+            self._values.applies(tensor)
+            and tensor.dim()
+            and tensor.shape[dim]
+            and self._values.small(out[1])
+        )
         if asked and not self._noted(out, tensor, self._torch.topk, k, dim, *options):
             rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
             places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
             places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
-            self._values.note(out[1], places, self._assumed.mark("places by topk, assumed evenly used"))
+            self._values.note(
+                out[1], places, self._assumed.mark("places by topk, assumed evenly used")
+            )
         return out
 
     def sort(self, operator, real, tensor, *args, **options):
@@ -90,7 +125,9 @@ class Plausible:
         asked = self._values.applies(tensor) and tensor.dim() and self._values.small(out[1])
         if asked and not self._noted(out, tensor, operator, *args, **options):
             dim = options.get("dim", args[0] if args else -1)
-            places = self._torch.arange(tensor.shape[dim], device="cpu").expand(tensor.transpose(dim, -1).shape)
+            places = self._torch.arange(tensor.shape[dim], device="cpu").expand(
+                tensor.transpose(dim, -1).shape
+            )
             mark = self._assumed.mark("an order by sort, assumed to be as it was")
             self._values.note(out[1], places.transpose(dim, -1), mark)
         return out
@@ -104,7 +141,9 @@ class Plausible:
         return values is not None
 
     def multinomial(self, real, weights, count, replacement=False, *, generator=None):
-        """A draw of one reads whether the weights are valid (aten/src/ATen/native/Distributions.cpp)."""
+        """A draw of one reads whether the weights are valid
+        (aten/src/ATen/native/Distributions.cpp).
+        """
         if not weights.is_cuda:
             return real(weights, count, replacement, generator=generator)
         if replacement and count > 1:
@@ -120,7 +159,9 @@ class Plausible:
         return out
 
     def normal(self, real, mean, deviation=1.0, *, generator=None):
-        """A tensor of deviations is read for negative ones (aten/src/ATen/native/DistributionTemplates.h)."""
+        """A tensor of deviations is read for negative ones
+        (aten/src/ATen/native/DistributionTemplates.h).
+        """
         device = next(each for each in (mean, deviation) if isinstance(each, self._torch.Tensor))
         if not device.is_cuda:
             return real(mean, deviation, generator=generator)
@@ -130,6 +171,8 @@ class Plausible:
 
 
 def _same(one, other):
-    """Whether these are the same elements in the same places: two views of one tensor need not be."""
+    """Whether these are the same elements in the same places: two views of one tensor need not
+    be.
+    """
     same = other.is_cuda and one.data_ptr() == other.data_ptr() and one.dtype is other.dtype
     return same and one.shape == other.shape and one.stride() == other.stride()

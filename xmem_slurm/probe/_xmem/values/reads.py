@@ -1,7 +1,9 @@
-"""Notes where a model reads values from the GPU in its forward pass: zeros here, which may decide shapes and ways.
+"""Notes where a model reads values from the GPU in its forward pass: zeros here, which may decide
+shapes and ways.
 
-So it does where an optimizer reads them in its step (LBFGS ends its search by them). Reads elsewhere (a loss that is
-printed, a gradient's norm) are left out: what is allocated does not hang on them.
+So it does where an optimizer reads them in its step (LBFGS ends its search by them). Reads
+elsewhere (a loss that is printed, a gradient's norm) are left out: what is allocated does not hang
+on them.
 """
 
 import ctypes
@@ -23,9 +25,9 @@ class Reads:
     def of_zeros(cls, read):
         """Return what `read` reads from the GPU, and whether that was not known.
 
-        The stand-ins know what the host copied there and no kernel followed: DistributedDataParallel compares the
-        number of its parameters with that of other ranks by such a copy, a gather and a read, all in C++ (reducer.cpp,
-        verify_params_across_processes).
+        The stand-ins know what the host copied there and no kernel followed:
+        DistributedDataParallel compares the number of its parameters with that of other ranks by
+        such a copy, a gather and a read, all in C++ (reducer.cpp, verify_params_across_processes).
         """
         cls._last.were_zeros = False
         return read(), cls._last.were_zeros
@@ -38,7 +40,9 @@ class Reads:
         self._runtime = None
 
     def watch(self, torch, runtime):
-        """Have the stand-in CUDA runtime say when zeros are read; `torch` is imported, `runtime` mapped."""
+        """Have the stand-in CUDA runtime say when zeros are read; `torch` is imported, `runtime`
+        mapped.
+        """
         call, folder = torch.nn.Module._call_impl.__code__, os.path.dirname(torch.__file__)
         step = os.path.join("torch", "optim", "")
 
@@ -51,8 +55,12 @@ class Reads:
             while frame is not None and frame.f_code is not call:
                 if frame.f_code.co_name == "step" and step in frame.f_code.co_filename:
                     stepping = type(frame.f_locals.get("self"))
-                    if issubclass(stepping, torch.optim.Optimizer):  # a scheduler of learning rates asks for no memory
-                        self._optimizers[stepping.__name__] = self._optimizers.get(stepping.__name__, 0) + 1
+                    if issubclass(
+                        stepping, torch.optim.Optimizer
+                    ):  # a scheduler of learning rates asks for no memory
+                        self._optimizers[stepping.__name__] = (
+                            self._optimizers.get(stepping.__name__, 0) + 1
+                        )
                 if place is None and not frame.f_code.co_filename.startswith((folder, FOLDER)):
                     place = frame.f_code.co_filename, frame.f_lineno
                 frame = frame.f_back
@@ -71,5 +79,7 @@ class Reads:
         """Say which optimizers read values, and at which places models did, the most read first."""
         for name, count in list(self._optimizers.items()):
             note("optimizer-read", name, count)
-        for (file, line), count in sorted(self._places.items(), key=lambda place: -place[1])[:_MOST_PLACES]:
+        for (file, line), count in sorted(self._places.items(), key=lambda place: -place[1])[
+            :_MOST_PLACES
+        ]:
             note("forward-read", "%s:%d" % (os.path.basename(file), line), count)

@@ -1,7 +1,9 @@
-"""What each operator does to known values, beside the launch that does nothing (see `values/known_values`).
+"""What each operator does to known values, beside the launch that does nothing (see
+`values/known_values`).
 
-The kernels here stand at the dispatch key ADInplaceOrView: below autograd, above the device. Those that torch has there
-only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 2.15), which is done here, too.
+The kernels here stand at the dispatch key ADInplaceOrView: below autograd, above the device. Those
+that torch has there only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to
+2.15), which is done here, too.
 """
 
 import contextlib
@@ -66,18 +68,23 @@ class Rules:
         Calls that are `unmoved` go on without it (Note [Unmoved values]); the operator `writes` to
         its first argument, or not.
         """
-        # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
-        # So is what gives no tensor, as a key of the device's alone: an optimizer reads its steps on the host.
+        # An operator that nothing differentiates goes from autograd's fallback past our key: there
+        # it is caught before.
+        # So is what gives no tensor, as a key of the device's alone: an optimizer reads its steps
+        # on the host.
         none = "(none)" in _line(self._torch._C._dispatch_dump(operator.name()), "Autograd[alias]")
         past = none or operator.name() in operators.OF_THE_DEVICE
         redispatch = operator._handle.redispatch_boxed
         below = self._torch._C._after_autograd_keyset if past else self._below
         tensors = [
-            index for index, each in enumerate(operator._schema.arguments) if str(each.type) in ("Tensor", "Tensor?")
+            index
+            for index, each in enumerate(operator._schema.arguments)
+            if str(each.type) in ("Tensor", "Tensor?")
         ]
 
         def called(keys, *args, **kwargs):
-            # A number that C++ wrapped as a tensor comes here as a number, and cannot go back as one.
+            # A number that C++ wrapped as a tensor comes here as a number, and cannot go back as
+            # one.
             for index in tensors:
                 if index < len(args) and type(args[index]) in _NUMBERS:
                     if self._torch._C._len_torch_dispatch_stack():
@@ -87,15 +94,20 @@ class Rules:
                 out = redispatch(keys & below, *args, **kwargs)
                 return self._wrote(args[0]) if writes else out
             real = functools.partial(redispatch, keys & below)
-            return self._values.within(functools.partial(kernel, real, *args, **kwargs), self.assumed.looked)
+            return self._values.within(
+                functools.partial(kernel, real, *args, **kwargs), self.assumed.looked
+            )
 
         def traced(*args, **kwargs):
-            # A tensor made of a number would stand in the graph, of which torch.compile then makes another plan.
+            # A tensor made of a number would stand in the graph, of which torch.compile then makes
+            # another plan.
             with self._torch._C._AutoDispatchBelowAutograd(), self._unwatched():
                 out = operator(*args, **kwargs)
             return self._wrote(args[0]) if writes else out
 
-        self._library.impl(operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True)
+        self._library.impl(
+            operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True
+        )
 
     def _unwatched(self):
         """Within this, torch calls no kernel at our key, be it ours or torch's own."""
@@ -111,23 +123,31 @@ class Rules:
     def _with_tensors(self, args, tensors):
         """Return the arguments with tensors in place of numbers, as the operator has them."""
         args, plain = list(args), self._torch.Tensor
-        like = args[0] if type(args[0]) is plain else next((each for each in args if isinstance(each, plain)), None)
+        like = (
+            args[0]
+            if type(args[0]) is plain
+            else next((each for each in args if isinstance(each, plain)), None)
+        )
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
                 args[index] = self._tensor(args[index], like)
         return args
 
     def _tensor(self, number, like):
-        """Return a number as a tensor that nobody writes to, of the type of what is computed of both.
+        """Return a number as a tensor that nobody writes to, of the type of what is computed of
+        both.
 
-        That type hangs on no more than this of `like`, and scripts compute with few numbers, again and again.
+        That type hangs on no more than this of `like`, and scripts compute with few numbers, again
+        and again.
         """
         torch = self._torch
         kind = like is not None and (like.dtype, like.dim() > 0)
         key = number, type(number), kind, torch.get_default_dtype()
         found = self._numbers.get(key) if number else None  # 0.0 and -0.0 are one key
         if found is None:
-            if like is not None and type(like) is not torch.Tensor:  # a tensor's class may not know (DTensor)
+            if (
+                like is not None and type(like) is not torch.Tensor
+            ):  # a tensor's class may not know (DTensor)
                 like = torch.empty((1,) * like.dim(), dtype=like.dtype, device="cpu")
             kind = None if like is None else torch.result_type(like, number)
             found = torch._C._VariableFunctions.scalar_tensor(number, dtype=kind, device="cpu")
@@ -136,7 +156,7 @@ class Rules:
             self._numbers[key] = found
         return found
 
-    # -- operators that are computed -----------------------------------------------------------------------------------
+    # -- operators that are computed ---------------------------------------------------------------
 
     def by_element(self, operator, real, *args, **kwargs):
         """Compute on the host beside, element by element: of a large result keep how it is made."""
@@ -179,7 +199,9 @@ class Rules:
             self._values.note(first, None, self.assumed.mark_of_unknown()._replace(equals=True))
 
     def _on_one_side(self, args):
-        """Return the arguments of a `where` that takes all from one side, which alone is known; else None."""
+        """Return the arguments of a `where` that takes all from one side, which alone is known;
+        else None.
+        """
         condition = self._values.seen(args[0])
         if condition is None or not condition.numel() or condition.any() != condition.all():
             return None
@@ -187,7 +209,9 @@ class Rules:
         return None if taken is None else [condition, taken, taken]
 
     def _large(self, operator, out, args, kwargs):
-        """Keep how the values of a large result are made, where those of all that it is made from are known."""
+        """Keep how the values of a large result are made, where those of all that it is made from
+        are known.
+        """
         if self._values.is_gradient(out):
             return
         if not any(self._values.has(each) for each in args):
@@ -221,7 +245,11 @@ class Rules:
             if known is not None:
                 self._values.note(out, operator(known, diagonal), self._values.mark((tensor,)))
             return out
-        found = self._values.lazy(tensor) if self._values.has(tensor) and tensor.is_contiguous() else None
+        found = (
+            self._values.lazy(tensor)
+            if self._values.has(tensor) and tensor.is_contiguous()
+            else None
+        )
         if found is not None and not found[3]:
             upper = operator is self._torch.ops.aten.triu.default
             made = lazy.triangle(self._torch, found[0], tensor.shape, diagonal, upper)
@@ -243,12 +271,18 @@ class Rules:
         return target
 
     def scatter_(self, operator, real, target, *written):
-        """Compute what is written to picked places; of a large tensor that was one number everywhere keep which."""
+        """Compute what is written to picked places; of a large tensor that was one number
+        everywhere keep which.
+        """
         if self._values.keeps(target):
             return self.in_place(operator, real, target, *written)
         known = self._values.lazy(target) if self._values.has(target) else None
         given = None if known is None else self._values.on_host(written)
-        if given is None or type(known[0]) is not lazy.Full or not lazy.is_whole(known, target.shape):
+        if (
+            given is None
+            or type(known[0]) is not lazy.Full
+            or not lazy.is_whole(known, target.shape)
+        ):
             return self.over(operator, real, target, *written)
         mark = self._values.mark((target, *written))
         real(target, *written)
@@ -260,15 +294,20 @@ class Rules:
     def over(self, operator, real, target, *args, **kwargs):
         real(target, *args, **kwargs)
         self._written_over(target)
-        if _name(operator) == "random_" and self._values.keeps(target) and not target.is_floating_point():
-            # One of 2**63 numbers is a seed, such as torch draws for the dropout of RNNs: nobody decides by it.
+        if (
+            _name(operator) == "random_"
+            and self._values.keeps(target)
+            and not target.is_floating_point()
+        ):
+            # One of 2**63 numbers is a seed, such as torch draws for the dropout of RNNs: nobody
+            # decides by it.
             is_seed = target.dim() == 0 and not args
             seed = self._torch.zeros_like(target, device="cpu") if is_seed else None
             mark = None if is_seed else self.assumed.mark("numbers by random_, not drawn here")
             self._values.note(target, seed, mark)
         return target
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def local_scalar_dense(self, real, tensor):
         mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
@@ -277,12 +316,23 @@ class Rules:
         if known is not None:
             return known.item()
         value, is_made_up = Reads.of_zeros(lambda: real(tensor))
-        return self._unknown(tensor, value) if is_made_up and unknown and self._values.applies(tensor) else value
+        return (
+            self._unknown(tensor, value)
+            if is_made_up and unknown and self._values.applies(tensor)
+            else value
+        )
 
     def _number(self):
         """Return what is read now of floating point that is not known."""
-        line, metrics = self.assumed.line() if self._torch.is_grad_enabled() else None, self._metrics
-        return metrics.number(self.assumed.place()) if line is None else metrics.number_in_training(line)
+        line, metrics = (
+            self.assumed.line() if self._torch.is_grad_enabled() else None,
+            self._metrics,
+        )
+        return (
+            metrics.number(self.assumed.place())
+            if line is None
+            else metrics.number_in_training(line)
+        )
 
     def _unknown(self, tensor, zero):
         """Return what the script reads of one value that is not known, nor anything of it."""
@@ -297,7 +347,9 @@ class Rules:
         return zero
 
     def to_copy(self, real, tensor, **kwargs):
-        """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
+        """A copy to the device keeps its values, one to the host reads them, a cast has them in
+        another type.
+        """
         if not tensor.is_cuda:
             out = real(tensor, **kwargs)
             if out.is_cuda:
@@ -306,14 +358,23 @@ class Rules:
         device = kwargs.get("device")
         if device is not None and device.type == "cpu":
             mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
-            equal = known is None and mark is not None and mark.equals and tensor.dtype is self._torch.bool
+            equal = (
+                known is None
+                and mark is not None
+                and mark.equals
+                and tensor.dtype is self._torch.bool
+            )
             self.assumed.read(None if equal else mark)
             if known is not None:
                 return known.clone().to(kwargs.get("dtype") or tensor.dtype)
             asked = self.assumed.asked() if equal else None
             return self._filled(tensor, lambda: real(tensor, **kwargs), asked)
         out = real(tensor, **kwargs)
-        truths = tensor.dtype is self._torch.bool and not out.is_floating_point() and self._values.keeps(out)
+        truths = (
+            tensor.dtype is self._torch.bool
+            and not out.is_floating_point()
+            and self._values.keeps(out)
+        )
         if truths and self._values.seen(tensor) is None:
             mark = self._values.mark((tensor,)) or self.assumed.mark_of_unknown()
             self._values.note(out, None, mark._replace(truths=True))
@@ -322,9 +383,11 @@ class Rules:
         return out
 
     def _filled(self, source, copy, asked=None):
-        """Return what is copied to the host; numbers that are not known may be losses, and are what those are.
+        """Return what is copied to the host; numbers that are not known may be losses, and are what
+        those are.
 
-        `asked`: whether some are equal, as predictions and labels, which is so of all of them, or of none.
+        `asked`: whether some are equal, as predictions and labels, which is so of all of them, or
+        of none.
         """
         out, is_made_up = Reads.of_zeros(copy)
         few = source.numel() <= MOST_METRICS and self._values.applies(source)
@@ -340,13 +403,15 @@ class Rules:
         return out
 
     def equal(self, real, one, other):
-        known = self._values.on_host((one, other)) if one.is_cuda else None  # else below would come here again
+        known = (
+            self._values.on_host((one, other)) if one.is_cuda else None
+        )  # else below would come here again
         if known is None:
             return real(one, other)
         self.assumed.read(self._values.mark((one, other)))
         return self._torch.equal(*known)
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, target, write, mark=None):
         """The device's tensor is written to whole by what `write` does to one on the host."""
@@ -387,7 +452,9 @@ class Rules:
         if target.is_cuda and self._values.small(target):
             known = self._values.seen(source) if source.is_cuda else source
             if known is not None and type(known) in (self._torch.Tensor, self._torch.nn.Parameter):
-                return self._written(target, lambda host: host.copy_(known), self._values.mark((source,)))
+                return self._written(
+                    target, lambda host: host.copy_(known), self._values.mark((source,))
+                )
         self._written_over(target)
         if target.is_cuda and not source.is_cuda and target.shape == source.shape:
             self._values.note(target, source)
@@ -438,7 +505,9 @@ class Rules:
             self._raise_version(target)
 
     def unscaled(self, real, gradients, found_inf, inverse_scale):
-        """GradScaler looks whether its gradients are finite. All are: what was found before holds."""
+        """GradScaler looks whether its gradients are finite. All are: what was found before
+        holds.
+        """
         known, mark = self._values.has(found_inf), self._values.mark((found_inf,))
         real(gradients, found_inf, inverse_scale)
         for each in (*gradients, found_inf):
@@ -447,9 +516,15 @@ class Rules:
             self._values.wrote(found_inf, mark)
 
     def scale_updated(self, operator, real, scale, growth, found_inf, *rule):
-        """GradScaler's scale and the steps since it grew, by its own rule; where it is not known, nothing was found."""
-        kept = [self._values.of(each) if self._values.keeps(each) else None for each in (scale, growth)]
-        found = self._values.on_host((found_inf,)) or [self._torch.zeros(found_inf.shape, device="cpu")]
+        """GradScaler's scale and the steps since it grew, by its own rule; where it is not known,
+        nothing was found.
+        """
+        kept = [
+            self._values.of(each) if self._values.keeps(each) else None for each in (scale, growth)
+        ]
+        found = self._values.on_host((found_inf,)) or [
+            self._torch.zeros(found_inf.shape, device="cpu")
+        ]
         real(scale, growth, found_inf, *rule)
         known = all(host is not None for host in kept)
         done = known and computed(operator, *kept, *found, *rule) is not None

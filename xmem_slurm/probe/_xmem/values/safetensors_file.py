@@ -1,9 +1,9 @@
 """Files of safetensors whose large tensors are neither written nor read.
 
-Those that are not written are holes: they are read as zeros, and take no room. The form is that of safetensors 0.4 to
-0.8 (safetensors/src/tensor.rs, `prepare`): the length of a header in 8 bytes, the header in JSON, filled up with spaces
-to a multiple of 8, and the tensors, without gaps, those of the widest numbers first, so that each lies at a multiple of
-its numbers' width.
+Those that are not written are holes: they are read as zeros, and take no room. The form is that of
+safetensors 0.4 to 0.8 (safetensors/src/tensor.rs, `prepare`): the length of a header in 8 bytes,
+the header in JSON, filled up with spaces to a multiple of 8, and the tensors, without gaps, those
+of the widest numbers first, so that each lies at a multiple of its numbers' width.
 """
 
 import ctypes
@@ -16,7 +16,8 @@ _LENGTH_BYTES = _ALIGNMENT = 8
 def write(path, tensors, metadata, types, least_hole):
     """Write tensors by name to the file `path`; of `least_hole` bytes and more, each is a hole.
 
-    `types` are the names that safetensors has for types of torch; `metadata` are words by name, or None.
+    `types` are the names that safetensors has for types of torch; `metadata` are words by name, or
+    None.
     """
     header, end = {}, 0
     if metadata is not None:
@@ -47,7 +48,9 @@ def write(path, tensors, metadata, types, least_hole):
 
 
 class OnDevice:
-    """A file that is open on the host (`safetensors.safe_open`), or a slice of one, whose tensors come on `device`."""
+    """A file that is open on the host (`safetensors.safe_open`), or a slice of one, whose tensors
+    come on `device`.
+    """
 
     def __init__(self, opened, device):
         self._opened, self._device = opened, device
@@ -70,7 +73,9 @@ class OnDevice:
 
     def get_tensors(self):
         """Return all tensors by name, in the order in which they lie in the file."""
-        return {name: tensor.to(self._device) for name, tensor in self._opened.get_tensors().items()}
+        return {
+            name: tensor.to(self._device) for name, tensor in self._opened.get_tensors().items()
+        }
 
     def get_slice(self, name):
         return OnDevice(self._opened.get_slice(name), self._device)

@@ -1,6 +1,8 @@
-"""Operators whose result has a shape that follows from values: exact where they are known, else the most or the least.
+"""Operators whose result has a shape that follows from values: exact where they are known, else the
+most or the least.
 
-The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
+The kernels take `real`, which goes on to the device's own kernel, then what the operator was called
+with.
 """
 
 import math
@@ -14,7 +16,8 @@ MOST_SORTED = 1 << 20
 
 
 class Shapes:
-    """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else nothing.
+    """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else
+    nothing.
 
     `assumed` is told where a shape follows from what is made up.
     """
@@ -24,7 +27,8 @@ class Shapes:
         self._assumed = assumed
 
     def _on_host(self, args):
-        """Return known arguments on the host; None also of what was made up to say that nothing is equal.
+        """Return known arguments on the host; None also of what was made up to say that nothing is
+        equal.
 
         A text goes on by that; a mask of it selects what is not known.
         """
@@ -32,7 +36,9 @@ class Shapes:
         return None if mark is not None and mark.equals else self._values.on_host(args)
 
     def _shape(self, real, args, host, upper):
-        """Return what `host` gives of known arguments, on the device; else `upper()`, or what zeros lead to."""
+        """Return what `host` gives of known arguments, on the device; else `upper()`, or what zeros
+        lead to.
+        """
         first = args[0]
         if not self._values.applies(first):
             return real(*args)
@@ -53,7 +59,11 @@ class Shapes:
 
         large = not self._values.small(tensor) and self._values.has(tensor)
         found = self._values.lazy(tensor) if large else None
-        if found is not None and type(found[0]) is lazy.Scattered and lazy.is_whole(found, tensor.shape):
+        if (
+            found is not None
+            and type(found[0]) is lazy.Scattered
+            and lazy.is_whole(found, tensor.shape)
+        ):
             places, mark = found[0].nonzero(), self._values.mark((tensor,))
             if places is not None:
                 self._assumed.shaped(mark)
@@ -70,20 +80,28 @@ class Shapes:
         known = self._on_host((mask,))
         if known is not None:
             self._assumed.shaped(self._values.mark((mask,)))
-            return tensor.new_empty(int(known[0].expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum()))
+            return tensor.new_empty(
+                int(known[0].expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+            )
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
     def unique2(self, real, tensor, *options):
         return self._unique(real, "_unique2", (tensor, *options), (-1,), tensor.shape)
 
     def unique_consecutive(self, real, tensor, *options):
-        return self._unique(real, "unique_consecutive", (tensor, *options), tensor.shape, tensor.shape)
+        return self._unique(
+            real, "unique_consecutive", (tensor, *options), tensor.shape, tensor.shape
+        )
 
     def unique_dim(self, real, tensor, dim, *options):
-        return self._unique(real, "unique_dim", (tensor, dim, *options), tensor.shape, (tensor.shape[dim],))
+        return self._unique(
+            real, "unique_dim", (tensor, dim, *options), tensor.shape, (tensor.shape[dim],)
+        )
 
     def _unique(self, real, name, args, shape, places):
-        """What is not known is all different; `shape` is that of it, `places` that of where each is found."""
+        """What is not known is all different; `shape` is that of it, `places` that of where each is
+        found.
+        """
 
         def upper():
             tensor, long = args[0], self._torch.long
@@ -93,9 +111,11 @@ class Shapes:
         return self._shape(real, args, getattr(self._torch.ops.aten, name).default, upper)
 
     def coalesce(self, real, tensor):
-        """Entries at the same place become one; where places are not known, no more are left than there are.
+        """Entries at the same place become one; where places are not known, no more are left than
+        there are.
 
-        That is no doubt: of few places most are met, and of many most entries have one for themselves.
+        That is no doubt: of few places most are met, and of many most entries have one for
+        themselves.
         """
         count = tensor._nnz()
         if not self._values.applies(tensor) or count < 2 or tensor.is_coalesced():
@@ -110,20 +130,27 @@ class Shapes:
             left = min(count, math.prod(tensor.shape[: tensor.sparse_dim()])) if self._most else 0
         if not left:
             return real(tensor)
-        # The places as one number each, their order, and where each begins; a radix sort has another copy of two
-        # (aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda, 2.11; thrust).
+        # The places as one number each, their order, and where each begins; a radix sort has
+        # another copy of two (aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu,
+        # _coalesce_sparse_cuda, 2.11; thrust).
         flat, *others = (places.new_empty((count,)) for _ in range(3))
         places.new_empty((2 * count,))
         values = tensor._values().new_empty((left, *tensor._values().shape[1:]))
         places = flat[None, :left] if len(places) == 1 else places.new_empty((len(places), left))
         del others
-        return self._torch.sparse_coo_tensor(places, values, tensor.shape, check_invariants=False, is_coalesced=True)
+        return self._torch.sparse_coo_tensor(
+            places, values, tensor.shape, check_invariants=False, is_coalesced=True
+        )
 
     def bincount(self, real, tensor, weights=None, minlength=0):
-        """What is not known is below `minlength`, where a script names that: it has no more classes."""
+        """What is not known is below `minlength`, where a script names that: it has no more
+        classes.
+        """
         known, given = self._values.seen(tensor), self._values.on_host((weights,))
         weighed = given[0] if given else None
-        counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
+        counted = (
+            None if known is None else computed(self._torch.bincount, known, weighed, minlength)
+        )
         if known is None and minlength:
             return tensor.new_empty((minlength,), dtype=self._counts(weights))
         if counted is None or not known.numel():
@@ -151,7 +178,9 @@ class Shapes:
             self._assumed.shaped(mark)
             return self._values.on_device(found, repeats.device, mark)
         doubts.note("value-shape", "shapes follow from values")
-        return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
+        return repeats.new_zeros(
+            repeats.numel() if output_size is None else output_size, dtype=self._torch.long
+        )
 
     def index(self, real, tensor, indices):
         if not tensor.is_cuda:
@@ -175,17 +204,21 @@ class Shapes:
         mark = None if known is None else self._values.mark((tensor, indices, values))
         real(tensor, indices, values, *options)
         self._torch.autograd.graph.increment_version(tensor)
-        if known is not None and computed(self._torch.ops.aten._index_put_impl_, kept, *known, *options) is not None:
+        if (
+            known is not None
+            and computed(self._torch.ops.aten._index_put_impl_, kept, *known, *options) is not None
+        ):
             self._values.wrote(tensor, mark)
         else:
             self._values.forget(tensor)
         return tensor
 
     def _selected(self, tensor, indices, values):
-        """Return how many a mask among these indices must select for `values` to fit there, or None.
+        """Return how many a mask among these indices must select for `values` to fit there, or
+        None.
 
-        What is selected is one dimension, where the indices stand or, where others are between them, the first
-        (numpy's rule for indices that are arrays).
+        What is selected is one dimension, where the indices stand or, where others are between
+        them, the first (numpy's rule for indices that are arrays).
         """
         places = [place for place, each in enumerate(indices) if each is not None]
         given = [indices[place] for place in places]
@@ -202,11 +235,15 @@ class Shapes:
         return index.dtype in (self._torch.bool, self._torch.uint8)
 
     def _without_masks(self, indices, selected=None):
-        """Return indices with numbers in place of masks; of an unknown one, `selected` many, where that is given."""
+        """Return indices with numbers in place of masks; of an unknown one, `selected` many, where
+        that is given.
+        """
         found = []
         for each in indices:
             if each is not None and self._is_mask(each) and each.is_cuda:
-                places = self.nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
+                places = self.nonzero(
+                    self._torch.nonzero, each
+                )  # not by dispatch: we are below our key
                 if self._on_host((each,)) is None and selected not in (None, 1):
                     places = places.new_zeros((selected, each.dim()))
                 found += places.unbind(1)

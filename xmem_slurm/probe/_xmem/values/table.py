@@ -1,7 +1,8 @@
-"""The table of known values: one host storage for each device storage whose contents are known (`values/known_values`).
+"""The table of known values: one host storage for each device storage whose contents are known
+(`values/known_values`).
 
-In place of a host storage there may be how to make it (`values/lazy`), or nothing, where all that is kept is the
-mark of what was assumed (`values/assumed`).
+In place of a host storage there may be how to make it (`values/lazy`), or nothing, where all that
+is kept is the mark of what was assumed (`values/assumed`).
 """
 
 import contextlib
@@ -10,20 +11,23 @@ import threading
 from _xmem.values import lazy
 
 MOST_ELEMENTS = 1 << 18
-"""Of a tensor of integers or booleans whose values are kept: a batch of labels, an adjacency list..."""
+"""Of a tensor of integers or booleans whose values are kept: a batch of labels, an adjacency
+list..."""
 MOST_FLOATS = 1 << 10
 """...and of floating point: scalars, schedules. Larger ones are what a GPU would compute with."""
 LOADED = 1 << 12
-"""Bytes of a storage whose contents are kept when it is loaded: an optimizer's count of its steps."""
+"""Bytes of a storage whose contents are kept when it is loaded: an optimizer's count of its
+steps."""
 PURGE = 1 << 12
 """Of storages that are gone, so many at most are still in the table."""
 
 
 def computed(function, *args, **kwargs):
-    """Return what a function gives on the host, or None where it raises: then its result is not known.
+    """Return what a function gives on the host, or None where it raises: then its result is not
+    known.
 
-    A launch raises nothing (a GPU divides integers by zero), and what a call must not be asked the device's own kernel
-    has said before.
+    A launch raises nothing (a GPU divides integers by zero), and what a call must not be asked the
+    device's own kernel has said before.
     """
     try:
         return function(*args, **kwargs)
@@ -32,12 +36,14 @@ def computed(function, *args, **kwargs):
 
 
 class Values:
-    """The table: by the address of a device storage, (weak reference, host storage, version, mark, type, origins).
+    """The table: by the address of a device storage, (weak reference, host storage, version, mark,
+    type, origins).
 
     The reference is to the storage; the origins are those of Note [Where a value comes from].
 
-    Only what is kept is asked for its storage: autograd does not add to a gradient in place once Python has had that in
-    its hands (torch 2.11, can_accumulate_inplace), and the job would allocate more.
+    Only what is kept is asked for its storage: autograd does not add to a gradient in place once
+    Python has had that in its hands (torch 2.11, can_accumulate_inplace), and the job would
+    allocate more.
     """
 
     def __init__(self, torch):
@@ -54,14 +60,21 @@ class Values:
         self._marked = False  # most scripts make up nothing: then nobody looks for marks
 
     def applies(self, tensor):
-        """Whether it is on the device, not nested, and of no subclass, trace or transform (torch.vmap)."""
+        """Whether it is on the device, not nested, and of no subclass, trace or transform
+        (torch.vmap).
+        """
         if type(tensor) not in self._plain or not tensor.is_cuda or tensor.is_nested:
             return False
         native = self._torch._C
-        return native._len_torch_dispatch_stack() == 0 and not native._functorch.is_functorch_wrapped_tensor(tensor)
+        return (
+            native._len_torch_dispatch_stack() == 0
+            and not native._functorch.is_functorch_wrapped_tensor(tensor)
+        )
 
     def of(self, tensor):
-        """Return the values of a tensor as one on the host, which shares them; None where they are not kept."""
+        """Return the values of a tensor as one on the host, which shares them; None where they are
+        not kept.
+        """
         found = self._entry(tensor)
         if found is None or type(found[1]) is not self._storages:
             return None
@@ -69,13 +82,17 @@ class Values:
         return host.set_(found[1], tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def seen(self, tensor):
-        """Return the values of a tensor to look at, made if need be; None where they are not known."""
+        """Return the values of a tensor to look at, made if need be; None where they are not
+        known.
+        """
         found = self._entry(tensor)
         if found is None or found[1] is None:
             return None
         if type(found[1]) is self._storages:
             return self.of(tensor)
-        if not self.small(tensor) and (self.is_gradient(tensor) or not self._budget.allows(tensor.numel())):
+        if not self.small(tensor) and (
+            self.is_gradient(tensor) or not self._budget.allows(tensor.numel())
+        ):
             return None
         if tensor.dtype is not found[4]:
             return None
@@ -83,13 +100,17 @@ class Values:
         return computed(found[1].part, self._budget, size, tensor.stride(), tensor.storage_offset())
 
     def everywhere(self, tensor):
-        """Return the one number that a large tensor has everywhere, as a host tensor; None where it is not known so."""
+        """Return the one number that a large tensor has everywhere, as a host tensor; None where it
+        is not known so.
+        """
         found = self._entry(tensor)
         is_one = found is not None and type(found[1]) is lazy.Full and tensor.dtype is found[4]
         return found[1].one if is_one else None
 
     def is_gradient(self, tensor):
-        """Whether it is computed with in a backward pass: what begins with ones is soon known, and decides nothing."""
+        """Whether it is computed with in a backward pass: what begins with ones is soon known, and
+        decides nothing.
+        """
         return tensor.is_floating_point() and self._torch._C._current_autograd_node() is not None
 
     def has(self, value):
@@ -113,7 +134,9 @@ class Values:
         return False
 
     def mark(self, args):
-        """Return the mark of what was assumed of these arguments: one that decides, where there is one; else None."""
+        """Return the mark of what was assumed of these arguments: one that decides, where there is
+        one; else None.
+        """
         found = None
         if self._marked:
             for each in args:
@@ -127,7 +150,9 @@ class Values:
         return found
 
     def _entry(self, tensor):
-        """Return the entry of a tensor's storage, where it holds still; that it was looked up is noted."""
+        """Return the entry of a tensor's storage, where it holds still; that it was looked up is
+        noted.
+        """
         if not self._known or not self.applies(tensor) or tensor.layout is not self._torch.strided:
             return None
         key = address(tensor)
@@ -148,9 +173,10 @@ class Values:
     def origins(self):
         """Within this, fill the set that is given with the origins of what is read.
 
-        Note [Where a value comes from]: a call may read what it has made itself (positions, a mask of them) and be the
-        same each time, whatever it is given. So while one is watched, each value that is noted has its origins: the
-        addresses of the storages, known before, that it was computed from.
+        Note [Where a value comes from]: a call may read what it has made itself (positions, a mask
+        of them) and be the same each time, whatever it is given. So while one is watched, each
+        value that is noted has its origins: the addresses of the storages, known before, that it
+        was computed from.
         """
         outer, self._origins = self._origins, set()
         try:
@@ -184,13 +210,17 @@ class Values:
         return tensor.numel() <= most
 
     def keeps(self, tensor):
-        """Whether values of this tensor are kept. Most are too large: that is seen first, as every operator asks."""
+        """Whether values of this tensor are kept. Most are too large: that is seen first, as every
+        operator asks.
+        """
         return type(tensor) in self._plain and self.small(tensor) and self.applies(tensor)
 
     def note(self, tensor, values, mark=None):
-        """Keep `values`, of the same shape on the host, as those of `tensor`, which has its storage for itself.
+        """Keep `values`, of the same shape on the host, as those of `tensor`, which has its storage
+        for itself.
 
-        Of a large tensor a reference is kept. `mark` says that they were assumed; without values, only that is kept.
+        Of a large tensor a reference is kept. `mark` says that they were assumed; without values,
+        only that is kept.
         """
         if not self.keeps(tensor):
             if values is not None:
@@ -202,7 +232,9 @@ class Values:
         host = None
         if values is not None:
             host = self._torch.UntypedStorage(storage.nbytes())
-            own = self._torch.empty(0, dtype=tensor.dtype, device="cpu").set_(host, 0, tensor.size(), tensor.stride())
+            own = self._torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
+                host, 0, tensor.size(), tensor.stride()
+            )
             own.copy_(values)
         self._put(tensor, storage, host, mark)
 
@@ -213,8 +245,14 @@ class Values:
             self.note(tensor, host, mark)
 
     def refer(self, tensor, values, mark=None):
-        """Keep where the values of a large tensor are: in `values`, of the same shape on the host."""
-        storage = self._own(tensor) if self.applies(tensor) and not getattr(self._here, "moves_bytes", False) else None
+        """Keep where the values of a large tensor are: in `values`, of the same shape on the
+        host.
+        """
+        storage = (
+            self._own(tensor)
+            if self.applies(tensor) and not getattr(self._here, "moves_bytes", False)
+            else None
+        )
         if storage is None or values.is_inference() or type(values) not in self._plain:
             return
         if values.stride() != tensor.stride() or values.layout is not self._torch.strided:
@@ -231,7 +269,9 @@ class Values:
         self._put(tensor, storage, source, mark)
 
     def make(self, tensor, recipe, mark=None):
-        """Keep what makes the values of a large tensor, as contiguous ones, or one everywhere; None keeps nothing."""
+        """Keep what makes the values of a large tensor, as contiguous ones, or one everywhere; None
+        keeps nothing.
+        """
         has_order = type(recipe) is lazy.Full or tensor.is_contiguous()
         if recipe is not None and self.applies(tensor) and has_order:
             storage = self._own(tensor)
@@ -248,11 +288,15 @@ class Values:
         elif out.is_cuda and tensor.dim():
             found, dtype = self.lazy(tensor), out.dtype
             if found is not None:
-                made = lazy.elementwise(self._torch, lambda part: part.to(dtype), out.shape, [found], {})
+                made = lazy.elementwise(
+                    self._torch, lambda part: part.to(dtype), out.shape, [found], {}
+                )
                 self.make(out, made, mark)
 
     def lazy(self, tensor):
-        """Return what makes the values of a tensor with those around it, or None: (lazy, size, stride, offset)."""
+        """Return what makes the values of a tensor with those around it, or None: (lazy, size,
+        stride, offset).
+        """
         found = self._entry(tensor)
         if found is None or found[1] is None:
             return None
@@ -275,9 +319,11 @@ class Values:
 
     @contextlib.contextmanager
     def of_bytes(self):
-        """Within this, what this thread copies are the bytes of numbers: of large ones nothing is kept or looked at.
+        """Within this, what this thread copies are the bytes of numbers: of large ones nothing is
+        kept or looked at.
 
-        A checkpoint that goes to the GPU is mapped, and larger than memory; its holes take room once they are read.
+        A checkpoint that goes to the GPU is mapped, and larger than memory; its holes take room
+        once they are read.
         """
         self._here.moves_bytes = True
         try:
@@ -286,9 +332,13 @@ class Values:
             self._here.moves_bytes = False
 
     def loaded(self, storage, host):
-        """A storage was copied to the device: the tensor that torch.load makes over it by `set_` has these bytes."""
+        """A storage was copied to the device: the tensor that torch.load makes over it by `set_`
+        has these bytes.
+        """
         if storage.nbytes() <= LOADED:
-            self._keep(storage.data_ptr(), self._weak(storage), host.clone(), 1, None, self._torch.uint8)
+            self._keep(
+                storage.data_ptr(), self._weak(storage), host.clone(), 1, None, self._torch.uint8
+            )
 
     def _put(self, tensor, storage, host, mark):
         self._marked = self._marked or mark is not None
@@ -300,7 +350,9 @@ class Values:
             self._purge_at = 2 * len(self._known) + PURGE
 
     def wrote(self, tensor, mark=None):
-        """The host values of `tensor` were changed as the device's were: they are those of its new version."""
+        """The host values of `tensor` were changed as the device's were: they are those of its new
+        version.
+        """
         key = address(tensor)
         found = self._known.get(key)
         if found is not None:
@@ -316,18 +368,24 @@ class Values:
         self._known[key] = (*entry, origins)
 
     def forget(self, tensor):
-        """What `tensor` holds is not known any more: as `x.data`, it may have a version counter of its own."""
+        """What `tensor` holds is not known any more: as `x.data`, it may have a version counter of
+        its own.
+        """
         if self.applies(tensor) and tensor.layout is self._torch.strided:
             self._known.pop(address(tensor), None)
 
     def on_host(self, args):
-        """Return the arguments with host tensors for those on the device, or None where one is not known."""
+        """Return the arguments with host tensors for those on the device, or None where one is not
+        known.
+        """
         found = [self._one_on_host(each) for each in args]
         lost = any(host is None and each is not None for host, each in zip(found, args))  # noqa: B905
         return None if lost else found
 
     def _one_on_host(self, value):
-        if isinstance(value, (list, tuple)) and any(isinstance(part, self._torch.Tensor) for part in value):
+        if isinstance(value, (list, tuple)) and any(
+            isinstance(part, self._torch.Tensor) for part in value
+        ):
             return self.on_host(value)
         if not isinstance(value, self._torch.Tensor) or not value.is_cuda:
             return value

@@ -3,9 +3,9 @@
 Note [Unmoved values]: a step of training is hundreds of launches or thousands, hardly any of which
 is given a tensor of known values, and each goes through a kernel of ours. So before all else that
 asks whether the storage of any tensor that counts has an entry in the table (`Values.may_know`). If
-none has, and nothing is made up for what this operator gives (Note [Plausible values]; of tensors on
-the host nothing is), there is nothing to compute, mark or forget: the rest of the kernel would come
-to that, too, and is left out. It is not for an operator that is not listed here.
+none has, and nothing is made up for what this operator gives (Note [Plausible values]; of tensors
+on the host nothing is), there is nothing to compute, mark or forget: the rest of the kernel would
+come to that, too, and is left out. It is not for an operator that is not listed here.
 """
 
 from _xmem.values.plausible import COUNTS, MADE_UP
@@ -34,7 +34,9 @@ def check(torch, values, rule, name):
         return not any(getattr(each, "is_cuda", False) for each in args[:2])
 
     def copy(args, kwargs):
-        """A copy to the host reads values, one to the device brings them; of truth values others may be made."""
+        """A copy to the host reads values, one to the device brings them; of truth values others
+        may be made.
+        """
         device = kwargs.get("device")
         stays = device is None or (device.type == "cpu") is not args[0].is_cuda
         return stays and but_truth(args, kwargs)

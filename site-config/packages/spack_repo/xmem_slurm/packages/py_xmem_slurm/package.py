@@ -4,7 +4,9 @@ from spack.package import *
 
 
 class PyXmemSlurm(PythonPackage):
-    """Right-size the GPU request of a Slurm job before it is queued, from a dry run that needs no GPU."""
+    """Right-size the GPU request of a Slurm job before it is queued, from a dry run that needs no
+    GPU.
+    """
 
     homepage = "https://pypi.org/project/xmem-slurm"
     pypi = "xmem-slurm/xmem_slurm-0.2.0.tar.gz"
@@ -23,4 +25,6 @@ class PyXmemSlurm(PythonPackage):
     depends_on("py-tree-sitter@0.25:", type=("build", "run"))
     depends_on("py-tree-sitter-bash@0.25:", type=("build", "run"))
     depends_on("py-typer@0.19:", type=("build", "run"))
-    depends_on("gcc", type="run")  # the stand-in CUDA libraries are built for each torch that is met
+    depends_on(
+        "gcc", type="run"
+    )  # the stand-in CUDA libraries are built for each torch that is met
