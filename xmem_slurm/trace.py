@@ -65,7 +65,8 @@ process or nothing:
                     releases
     mallocs_before_launch
                     how often torch's allocator took memory from the device before any kernel was
-                    launched, which moves the driver's addresses (device/src/cudart/addresses.c); null: not known
+                    launched, which moves the driver's addresses (device/src/cudart/addresses.c);
+                    null: not known
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """

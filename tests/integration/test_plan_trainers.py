@@ -12,7 +12,7 @@ import pytest
 from tests.harness import probe
 from tests.integration.test_ranks import RANKS, ranked
 from tests.traces import trace_of
-from tests.unit.test_plan import site_of
+from tests.unit.planning.test_plan import site_of
 from xmem_slurm.planning import deepspeed_json
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import changed, files_for

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import xmem_slurm
-from tests.unit import test_first_hour
-from tests.unit.test_report import SIZING
+from tests.unit.cli import test_first_hour
+from tests.unit.report.test_report import SIZING
 from xmem_slurm import api
 from xmem_slurm.errors import SlurmError, UsageError
 from xmem_slurm.report import json as json_report

@@ -1,0 +1,136 @@
+"""`python -m benchmarks.planner`: what it compares and what it leaves out, and LLMem by its
+names."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import llmem, planner
+from benchmarks.llmem import FOUR_V100, TABLE_3, Method
+
+ROOT = Path(__file__).parents[3]
+HEADINGS = (
+    "model,nodes,micro_batch,grad_accumulation,global_batch,dp,pp,tp,zero,mfu_percent"
+    ",tokens_per_second_per_gpu,memory_gb"
+)
+FAST = "8B,1,2,64,256,2,1,4,0,40,8000,50"
+SLOW = "8B,1,1,256,256,1,1,8,0,10,2000,30"
+BESIDE = [
+    "8B,1,2,16,256,2,4,1,0,40,8000,50",
+    "8B,16,2,1,256,128,1,1,0,40,8000,50",
+    "7T,1,2,64,256,2,1,4,0,40,8000,50",
+]
+
+
+def written(folder: Path, *rows: str, headings: str = HEADINGS) -> Path:
+    file = folder / "speed.csv"
+    file.write_text("\n".join([headings, *rows]) + "\n")
+    return file
+
+
+def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.planner", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_last_line_has_both_rates_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    found = ran("--speed", str(written(tmp_path, FAST, SLOW, *BESIDE)))
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert (
+        lines[-1]
+        == "pairs more than 5 % apart in the right order: ours 100.0%, LLMem's score 100.0% of 1"
+    )
+    assert lines[0] == "5 rows, 2 compared, in 1 groups"
+    assert set(lines[1:4]) == {
+        "left out: 1 row: pipelines are not ranked by speed",
+        "left out: 1 row: more than 8 nodes are not ranked by speed",
+        "left out: 1 row: the shape of '7T' is not known: --model says it",
+    }
+
+
+def test_a_model_can_be_named(tmp_path: Path) -> None:
+    rows = planner.read(written(tmp_path, FAST.replace("8B", "7T"), SLOW.replace("8B", "7T")))
+    lines = planner.speed_lines(rows, dict([planner.shape("7T=32,4096,14336,untied")]))
+    assert lines[0] == "2 rows, 2 compared, in 1 groups"
+
+
+def test_a_first_choice_that_is_slower_is_regretted(tmp_path: Path) -> None:
+    rows = planner.read(written(tmp_path, FAST.replace("8000", "1000"), SLOW))
+    ours = planner.our_score(planner.NANOTRON)
+    assert planner.regret(rows, ours) == pytest.approx(1.0)
+    assert planner.in_order({("8B", 1): rows}, ours) == (0, 1)
+
+
+def test_a_pair_with_equal_scores_counts_half(tmp_path: Path) -> None:
+    """LLMem's score is the product of micro batch and data parallel copies: 4 of both."""
+    equal = FAST.replace("1,2,64,256,2,1,4", "1,4,64,256,1,1,8").replace("8000", "6000")
+    rows = planner.read(written(tmp_path, FAST, equal))
+    groups = {("8B", 1): rows}
+    assert planner.in_order(groups, planner.llmem_score) == (0.5, 1)
+    lines = planner.speed_lines(rows, planner.NANOTRON)
+    assert "equal scores, which count half: ours 0, LLMem's score 1 of 1" in lines
+
+
+@pytest.mark.parametrize(
+    ("rows", "headings", "why"),
+    [
+        ([FAST], HEADINGS.replace(",tp", ""), "no column tp"),
+        ([FAST.replace("8000", "many")], HEADINGS, "line 2"),
+        ([FAST.replace(",2,64", ",2.5,64")], HEADINGS, "'2.5' is no whole number"),
+        ([FAST.replace("8000", "0")], HEADINGS, "0.0 tokens a second"),
+        ([FAST.replace("8B,1", "8B,0")], HEADINGS, "a count below 1"),
+        (BESIDE, HEADINGS, "none of 3 rows can be compared"),
+        ([], HEADINGS, "there are none"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_a_line(
+    tmp_path: Path, rows: list[str], headings: str, why: str
+) -> None:
+    found = ran("--speed", str(written(tmp_path, *rows, headings=headings)))
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert why in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_parameters_are_those_of_the_models() -> None:
+    published = {
+        "OPT-1.3b": 1.316,
+        "bloom-1b1": 1.065,
+        "codegen-2B": 2.779,
+        "gpt-neo-1.3B": 1.316,
+        "llama-7b": 6.738,
+    }
+    for row in TABLE_3:
+        if row.name in published:
+            assert row.model.parameters / 1e9 == pytest.approx(published[row.name], rel=0.002), (
+                row.name
+            )
+
+
+def test_its_estimator_runs_out_of_memory_where_its_table_does() -> None:
+    for row in TABLE_3:
+        fits = {each.method for each in llmem.candidates(row.model, FOUR_V100) if each.bs}
+        assert fits == row.seconds.keys(), row.name
+
+
+def test_scores_and_ties_are_those_of_its_algorithm() -> None:
+    assert [
+        llmem.score(method, 4, 4, 2) for method in (Method.CDP, Method.ADP, Method.TP, Method.DP_TP)
+    ] == [
+        24,
+        16,
+        4,
+        8,
+    ]
+    tie = [llmem.Candidate(Method.TP, 4, 6, 6.0), llmem.Candidate(Method.DP_TP, 2, 3, 6.0)]
+    assert llmem.pick(tie) is Method.TP
+    assert llmem.pick([llmem.Candidate(Method.CDP, 1, 0, 0.0)]) is Method.OFFLOAD
+
+
+def test_the_page_has_what_the_benchmark_prints() -> None:
+    page = (ROOT / "docs" / "planning-speed.md").read_text(encoding="utf-8")
+    assert "\n".join(planner.table_3_lines()) in page
