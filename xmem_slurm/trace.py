@@ -60,9 +60,9 @@ process or nothing:
                     else empty
     training        whose trainer it is, and how it trains (`Training`); earlier releases did not
                     write it
-    host_bytes      host memory that the process held in large pieces (`probe/_xmem/record/host`),
-                    the most that was found; 0 of none, of the profile engine, and of earlier
-                    releases
+    host_bytes      host memory of no file that the process held, with the workers of its data
+                    loaders (`probe/_xmem/record/host`), the most that was found; 0 of none, of the
+                    profile engine, and of earlier releases
     mallocs_before_launch
                     how often torch's allocator took memory from the device before any kernel was
                     launched, which moves the driver's addresses (device/src/cudart/addresses.c);
@@ -403,8 +403,7 @@ class Trace(Process):
     """How often memory was taken from the device before any kernel was launched; None: not
     known."""
     host_bytes: int = 0
-    """Host memory in large pieces, the most that was found: weights that are loaded, what is
-    offloaded."""
+    """Host memory of no file, with that of its data loaders' workers, the most that was found."""
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
     callers: Sequence[int] = ()

@@ -385,9 +385,10 @@ def test_host_memory_is_what_weights_take_there_in_the_job(
     run: Run, tmp_path: Path, leave: str
 ) -> None:
     """Drawn or not, and in whatever way they go to the GPU; a file that is mapped is no memory of
-    the process."""
+    the process, and neither is what nobody writes to."""
     ran = run(
-        "import mmap, torch\n"
+        HELD + "import mmap, torch\n"
+        "arena = torch.empty(1 << 30, dtype=torch.uint8)\n"
         "with open('weights', 'wb+') as file:\n"
         "    file.truncate(1 << 30)\n"
         "    mapped = mmap.mmap(file.fileno(), 1 << 30, mmap.MAP_PRIVATE)\n"
@@ -396,8 +397,59 @@ def test_host_memory_is_what_weights_take_there_in_the_job(
         f"for each in held:\n    {leave}\n"
         "del held, each\n"
         "torch.empty(1 << 10, 1 << 10).cuda()\n"
+        "print(before)\n"
     )
-    assert 512 << 20 <= ran.trace.host_bytes < 640 << 20
+    assert ran.trace.host_bytes - int(ran.stdout) == pytest.approx(512 << 20, rel=0.05)
+
+
+HELD = """
+import mmap, re
+def held(process):  # by this process alone: anonymous memory that is resident
+    rows = re.findall(r"Private_Dirty: +(\\d+)", open(f"/proc/{process}/smaps_rollup").read())
+    return int(rows[0]) << 10
+resident, of_files = map(int, open("/proc/self/statm").read().split()[1:3])
+before = (resident - of_files) * mmap.PAGESIZE
+"""
+
+
+@pytest.mark.parametrize(("mapped", "by_us"), [("None", True), ("True", False)])
+def test_a_checkpoint_that_is_read_is_host_memory_though_a_dry_run_maps_it(
+    run: Run, tmp_path: Path, mapped: str, by_us: bool
+) -> None:
+    """Where the script maps it, it is none in the job either."""
+    ran = run(
+        HELD + "import torch\n"
+        "torch.save([torch.zeros(1 << 26)], 'weights.pt')\n"
+        f"kept = torch.load('weights.pt', mmap={mapped})\n"
+        "torch.ones(1 << 20).cuda()\n"
+        "print(before)\n"
+    )
+    added = ran.trace.host_bytes - int(ran.stdout)
+    assert added == pytest.approx(256 << 20, rel=0.1) if by_us else added < 64 << 20
+
+
+def test_workers_of_a_loader_are_host_memory_as_many_as_the_job_has(
+    run: Run, tmp_path: Path
+) -> None:
+    ran = run(
+        HELD + "import torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 64\n"
+        "    def __getitem__(self, index):\n"
+        "        self.own = getattr(self, 'own', None)\n"
+        "        if self.own is None: self.own = torch.ones(1 << 24)\n"
+        "        return torch.ones(1 << 16)\n"
+        "model = torch.nn.Linear(1 << 16, 1).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "loader = iter(torch.utils.data.DataLoader(Data(), 4, num_workers=8))\n"
+        "for batch in loader:\n"
+        "    model(batch.cuda()).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    each = max(held(worker.pid) for worker in loader._workers)\n"
+        "print(before + 8 * (each + 2 * batch.nbytes))\n",
+        seconds=60,
+    )
+    assert ran.trace.host_bytes == pytest.approx(int(ran.stdout), rel=0.1)
 
 
 @pytest.mark.parametrize(("said", "nodes"), [("2", 2), ("1-2", 1), ("", 1)])

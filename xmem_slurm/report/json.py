@@ -92,9 +92,9 @@ class Rank(JsonPart):
     `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run
     well; without a limit it reserves `peak_reserved_bytes`, fragments that the process can do
     without included. `bound_bytes` of it are there only for the case that libraries choose on the
-    GPU what takes the most workspace. `host_bytes` is host memory that the process held in large
-    pieces, such as weights before they went to the GPU. `largest` are the blocks that made up the
-    most of it, largest first. `seen` is null for the profile engine.
+    GPU what takes the most workspace. `host_bytes` is host memory that the process and the workers
+    of its data loaders held, mapped files and CUDA's libraries not included. `largest` are the
+    blocks that made up the most of it, largest first. `seen` is null for the profile engine.
     """
 
     rank: int

@@ -69,8 +69,8 @@ _LEAST_PART = 0.01
 _GROUPS = 3
 """Groups of blocks that one line has room for."""
 
-_MUCH_HOST_BYTES = 4 * GIB
-"""Of one process: nodes have as much and more for each GPU."""
+_MUCH_HOST_BYTES = 1 * GIB
+"""Of one process: less is what any of torch holds."""
 
 _IN_A_COPY = (
     "the job asks Slurm for its script's path, and finds a copy: this can be changed in "
@@ -186,25 +186,20 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
 
 
 def _on_host(estimate: Estimate) -> list[str]:
-    """Say what host memory processes hold in large pieces, where that is more than any process of
-    torch does.
-    """
+    """Say what host memory processes hold, where that is more than any process of torch does."""
     each, processes = _host_bytes(estimate)
     if each < _MUCH_HOST_BYTES:
         return []
-    held = "weights before they are on the GPU, or what is offloaded"
     return [
         (
-            f"host memory on each node: {processes} x {human(each)} of {held}; --mem must have "
-            "room for it"
+            f"host memory on each node: {processes} x {human(each)}, and what CUDA takes there; "
+            "--mem must have room for it"
         )
     ]
 
 
 def _host_bytes(estimate: Estimate) -> tuple[int, int]:
-    """Return what a process holds in large pieces on the host, in bytes, and how many of them a
-    node has.
-    """
+    """Return what a process holds on the host, in bytes, and how many of them a node has."""
     trace = estimate.largest.trace
     return max(rank.trace.host_bytes for rank in estimate.ranks), -(
         -trace.world_size // max(1, trace.nodes)
@@ -212,16 +207,10 @@ def _host_bytes(estimate: Estimate) -> tuple[int, int]:
 
 
 def lacks_host_memory(estimate: Estimate, request: Request) -> str:
-    """Say that a job asks for less host memory than it holds in large pieces; nothing where it does
-    not.
-    """
+    """Say that a job asks for less host memory than it holds; nothing where it does not."""
     each, processes = _host_bytes(estimate)
     lacking = NodeMemory(each, processes, memory_per_node(request)).lacking
-    return (
-        f"this job may be killed: it holds {lacking}"
-        if lacking and each >= _MUCH_HOST_BYTES
-        else ""
-    )
+    return f"this job may be killed: it holds {lacking}" if lacking else ""
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:

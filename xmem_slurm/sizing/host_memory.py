@@ -1,18 +1,16 @@
-"""What do the processes of a job hold of a node's host memory in large pieces, and does the job ask
-for as much?
-"""
+"""What do the processes of a job hold of a node's host memory, and does the job ask for as much?"""
 
 from typing import NamedTuple
 
 from xmem_slurm.units import human
 
 EXACT = 1 / 32
-"""To that it is known what a process holds (GROWTH of probe/_xmem/record/host)."""
+"""To that it is known what a process holds (CHANGE of probe/_xmem/record/host)."""
 
 
 class NodeMemory(NamedTuple):
-    """Bytes of a node: `each` of its processes holds so many in large pieces, weights before they
-    go to a GPU included.
+    """Bytes of a node: `each` of its processes holds so many, weights before they go to a GPU and
+    the workers of its data loaders included, what CUDA's libraries take not.
 
     The job asks for `asked`, 0 where it leaves that to the site; the largest nodes that have these
     GPUs have `node`, 0 where that is in no question. As it is written, it takes `as_written` of a

@@ -663,7 +663,3 @@ def test_a_job_is_told_that_it_asks_for_less_host_memory_than_it_holds(
     )
     assert told in said
     assert bool(said) == bool(told)
-    small = estimate([dataclasses.replace(GPT2, host_bytes=1 << 30)], "l4", GPUS["l4"])
-    assert not terminal.lacks_host_memory(
-        small, Submission(("--mem=1M", "job.sh"), {}, b"#!/bin/sh\n").request
-    )

@@ -97,6 +97,7 @@ class Course:
         # kind of iteration: how many batches of it were drawn, and bytes of the largest
         self._drawn = {}
         self._batch_sizes = set()  # of loaders that training draws from
+        self._kinds_held = set()  # kinds of iterations of which workers' memory was looked at
         self._levels = []  # bytes allocated after each of the last GROWING_STEPS
         self._floors = []  # the least of each so many steps, the last so many
         self._unmet = []  # whether each of the last steps was of a kind not met before
@@ -131,9 +132,11 @@ class Course:
             if not isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
                 loader.num_workers = self._workers(loader)
             try:
-                return begin(loader)
+                iterator = begin(loader)
             finally:
                 loader.num_workers = asked
+            vars(iterator)["_xmem_asked"] = asked
+            return iterator
 
         return begun
 
@@ -265,9 +268,24 @@ class Course:
         self._loader = state
         state.given += 1
         state.note(batch, state.given)
+        if state.kind not in self._kinds_held or not self._fetched & (self._fetched - 1):
+            self._kinds_held.add(state.kind)
+            self._workers_hold(loader, batch)
         if drawing is not None:
             drawing.note(batch, not any(self._unmet), self._kinds > VARIED)
         return batch
+
+    def _workers_hold(self, loader, batch):
+        """Note what workers hold on the host: looked at after 1, 2, 4, … batches, as it grows, and
+        at the first of a loader.
+        """
+        workers = [worker.pid for worker in getattr(loader, "_workers", ())]
+        if workers:
+            parts = [part for part in batches.tensors(batch) if not getattr(part, "is_cuda", True)]
+            of_batch = sum(getattr(part, "nbytes", 0) for part in parts)
+            on_the_way = (getattr(loader, "_prefetch_factor", None) or 1) * of_batch
+            asked = vars(loader).get("_xmem_asked", 0)
+            self._recorder.drawn_by(workers, max(asked, len(workers)), on_the_way)
 
     def _cuts(self, state, now):
         known = self._epochs.known_loops()

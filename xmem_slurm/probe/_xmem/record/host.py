@@ -1,19 +1,18 @@
-"""How much host memory does this process hold in large pieces: weights on their way to the GPU,
-what is offloaded?
+"""How much host memory does this process hold that no file backs: what counts against `--mem`?
 
-What is mapped counts, not what is resident: weights that nobody draws here (`values/host_weights`)
-are whole in the job. Files that are mapped do not count: processes of a node share them, and the
-kernel may drop them.
+That is what is resident, but for two things which a dry run leaves out and the job does not:
+weights that are not drawn and what is read as zeros (`values/host_weights`), which take no memory
+here, and large checkpoints, which are mapped here and read there. Mapped files do not count:
+processes of a node share them, and the kernel may drop them.
 """
 
 import contextlib
+import ctypes
+import mmap
 
-PIECE_BYTES = 64 << 20
-"""Mappings up to this size are left out: stacks of threads, and the C library's heaps of threads
-(HEAP_MAX_SIZE, glibc malloc/arena.c)."""
-GROWTH = 1 / 32
-"""So much more must be mapped for another look, which costs milliseconds: what is found is right to
-that."""
+CHANGE = 1 / 32
+"""By so much what is mapped must have changed before those are looked at again, which takes a
+millisecond for each GiB: what is found is right to that."""
 
 
 class HostMemory:
@@ -21,6 +20,13 @@ class HostMemory:
 
     def __init__(self):
         self.most = 0
+        self._left_out = {}  # where it begins: (bytes, whether a file backs it)
+        self._missing = self._mapped = self._of_workers = 0
+        self._mincore = ctypes.CDLL(None).mincore
+
+    def leaves_out(self, begin, size, in_file=False):
+        """Of memory of so many bytes from there on the job has all, as long as it is mapped."""
+        self._left_out[begin] = size, in_file
         self._mapped = 0
 
     def look(self):
@@ -29,22 +35,42 @@ class HostMemory:
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open("/proc/self/statm", "rb") as file:
-                mapped = int(file.read().split()[5])  # pages of data and stacks (proc_pid_statm(5))
-            if mapped > (1 + GROWTH) * self._mapped:
-                self._mapped = mapped
-                self.most = max(self.most, _in_large_pieces())
+                _, resident, of_files, _, _, mapped, _ = map(int, file.read().split())
+            if self._left_out and abs(mapped - self._mapped) > CHANGE * self._mapped:
+                self._mapped, self._missing = mapped, self._not_resident()
+            # proc_pid_statm(5): in pages; what is resident and of no file is the process's own
+            own = (resident - of_files) * mmap.PAGESIZE
+            self.most = max(self.most, own + self._missing + self._of_workers)
+
+    def drawn_by(self, workers, number, batch_bytes):
+        """Count what the workers of a data loader hold: `number` of them in the job, each as much
+        as the largest of these (process numbers) has for itself, and batches of so many bytes that
+        are on the way.
+        """
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            each = max(map(_private, workers))
+            self._of_workers = max(self._of_workers, number * (each + batch_bytes))
+
+    def _not_resident(self):
+        """Return how many bytes of what was left out are not in memory; what is gone is
+        forgotten.
+        """
+        missing = 0
+        for begin, (size, in_file) in list(self._left_out.items()):
+            first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+            pages = (begin + size - first) // mmap.PAGESIZE
+            there = ctypes.create_string_buffer(pages)
+            length = ctypes.c_size_t(pages * mmap.PAGESIZE)
+            if self._mincore(ctypes.c_void_p(first), length, there):
+                del self._left_out[begin]  # ENOMEM: it is not mapped any more
+            else:
+                of_file = 0 if in_file else there.raw.count(b"\1")
+                missing += size - of_file * mmap.PAGESIZE
+        return missing
 
 
-def _in_large_pieces():
-    """Return the bytes of the private memory that can be written to, of no file, in mappings that
-    are large.
-    """
-    found = 0
-    with open("/proc/self/maps", "rb") as maps:
-        for line in maps:
-            addresses, access, _, _, inode = line.split(None, 5)[:5]
-            begin, _, end = addresses.partition(b"-")
-            size = int(end, 16) - int(begin, 16)
-            if size > PIECE_BYTES and access.startswith(b"rw-p") and inode == b"0":
-                found += size
-    return found
+def _private(process):
+    """Return the bytes that a process shares with no other: of a fork, what was written since."""
+    with open("/proc/%d/smaps_rollup" % process, "rb") as file:
+        rows = [line.split() for line in file]
+    return sum(int(row[1]) << 10 for row in rows if row[0] == b"Private_Dirty:")

@@ -136,7 +136,7 @@ class Recorder(ProbeEngine):
             "values": self._known,
         }
         parts.update(
-            host_weights=HostWeights(torch, self._look_at_host),
+            host_weights=HostWeights(torch, self._host_memory),
             triton=self._triton,
             advice=self._advice,
             sites=self._sites,
@@ -164,8 +164,12 @@ class Recorder(ProbeEngine):
         """Return how much oftener the host has read zeros than values were asked for."""
         return self._reads.count - self._known.reads
 
-    def _look_at_host(self):
-        self._host.look()  # of a fork it is another one
+    def drawn_by(self, workers, number, batch_bytes):
+        """Workers of a data loader hold host memory (`record/host`)."""
+        self._host.drawn_by(workers, number, batch_bytes)
+
+    def _host_memory(self):
+        return self._host  # of a fork it is another one
 
     def _hooked(self):
         if self._rank is not None:
@@ -224,7 +228,7 @@ class Recorder(ProbeEngine):
         if not self._history.recording or self._finished or getattr(optimizer, "optimizers", None):
             return  # of several (torchtitan's OptimizersContainer) each has told of its own step
         if self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
-            self._look_at_host()
+            self._host.look()
         self._exit = None  # whoever called sys.exit was not heeded
         self._others.go_on(self._served.look)
         counts, now = self._served.look(), self._course.clock.now()

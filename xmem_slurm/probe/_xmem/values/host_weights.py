@@ -27,9 +27,11 @@ in memory."""
 class HostWeights:
     """What takes the place of torch's own where it makes weights on the host (`patches`)."""
 
-    def __init__(self, torch, look):
-        """`look` is called where much may lie on the host: before some of it goes elsewhere."""
-        self._torch, self._look = torch, look
+    def __init__(self, torch, memory):
+        """`memory()` is told what is left out (`record/host`), and looks at what lies on the host
+        where that may be much: before some of it goes elsewhere.
+        """
+        self._torch, self._memory = torch, memory
         self._kinds = (torch.Tensor, torch.nn.Parameter)
         self._dtypes = (torch.float32, torch.float16, torch.bfloat16)
         self._written = 0  # bytes, into checkpoints
@@ -42,7 +44,7 @@ class HostWeights:
             is_weight = tensor.device.type == "cpu" and tensor.dim() > 1 and tensor.is_contiguous()
             if not is_weight or not self._is_large(tensor):
                 return draw(tensor, *args, **kwargs)
-            return _zeroed(tensor)
+            return self._zeroed(tensor)
 
         return drawn
 
@@ -64,7 +66,7 @@ class HostWeights:
                     if (
                         type(zeros) is self._torch.Tensor
                     ):  # not where nothing is computed (FakeTensorMode)
-                        return convert(_zeroed(zeros), *args, **kwargs)
+                        return convert(self._zeroed(zeros), *args, **kwargs)
             return convert(tensor, *args, **kwargs)
 
         return self._allowed(convert, to)
@@ -101,7 +103,7 @@ class HostWeights:
             and self._is_large(tensor)
             and tensor.device.type == "cpu"
         ):
-            self._look()
+            self._memory().look()
 
     def _allowed(self, method, replaced):
         """A parameter of a lazy module takes what takes the place of a method if it takes that
@@ -141,13 +143,17 @@ class HostWeights:
 
         @functools.wraps(load)
         def read(f, *args, **kwargs):
-            if (
+            maps = (
                 kwargs.get("mmap") is None
                 and isinstance(f, (str, os.PathLike))
                 and _is_large_archive(f)
-            ):
-                kwargs["mmap"] = True
-            return load(f, *args, **kwargs)
+            )
+            if not maps:
+                return load(f, *args, **kwargs)
+            loaded = load(f, *args, **{**kwargs, "mmap": True})
+            for begin, size in _mappings(f):
+                self._memory().leaves_out(begin, size, in_file=True)
+            return loaded
 
         return read
 
@@ -179,7 +185,7 @@ class HostWeights:
             if storage.device.type != "cuda" or storage.nbytes() < LARGE_RECORD:
                 return fetch(storage)
             host = self._torch.UntypedStorage(storage.nbytes(), device="cpu")
-            _read_as_zeros(host.data_ptr(), host.nbytes())
+            self._read_as_zeros(host.data_ptr(), host.nbytes())
             return host
 
         return fetched
@@ -220,6 +226,28 @@ class HostWeights:
             return open_file(filename, framework, device, **options)
 
         return opened
+
+    def _zeroed(self, tensor):
+        """Have its memory read as zeros."""
+        self._read_as_zeros(tensor.data_ptr(), tensor.nbytes)
+        return tensor
+
+    def _read_as_zeros(self, begin, size):
+        """Have this memory read as zeros, and take none until it is written to; only its edges are
+        at once.
+        """
+        first, last = (
+            -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE,
+            (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE,
+        )
+        ctypes.memset(begin, 0, first - begin)
+        ctypes.memset(last, 0, begin + size - last)
+        if ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED
+        ):
+            ctypes.memset(first, 0, last - first)  # it is locked
+        else:
+            self._memory().leaves_out(begin, size)
 
     def _can_be_saved(self, tensors, metadata, types, shared):
         """Whether safetensors takes these: they are dense, of a type that it has, and none is a
@@ -268,23 +296,10 @@ def _is_large_file(path):
         return False  # who opens it will say so
 
 
-def _zeroed(tensor):
-    """Have its memory read as zeros."""
-    _read_as_zeros(tensor.data_ptr(), tensor.nbytes)
-    return tensor
-
-
-def _read_as_zeros(begin, size):
-    """Have this memory read as zeros, and take none until it is written to; only its edges are at
-    once.
-    """
-    first, last = (
-        -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE,
-        (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE,
-    )
-    ctypes.memset(begin, 0, first - begin)
-    ctypes.memset(last, 0, begin + size - last)
-    if ctypes.CDLL(None).madvise(
-        ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED
-    ):
-        ctypes.memset(first, 0, last - first)  # it is locked
+def _mappings(path):
+    """Return where this file is mapped: (address, bytes)."""
+    name = os.fsencode(os.path.realpath(path))
+    with open("/proc/self/maps", "rb") as maps:
+        parts = [line.rstrip(b"\n").split(None, 5) for line in maps]
+    found = [part[0].split(b"-") for part in parts if len(part) == 6 and part[5] == name]
+    return [(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in found]
