@@ -22,6 +22,7 @@ rest with torch. What is here imports what stands below it:
     patches     the table of all that is hooked into and read of torch, and the loop that applies it
     doubts      what could not be seen
 
+    annotations         in no process: what annotations call the things of torch's
     outside_allocator   in no dry run: what `xmem-slurm site calibrate` runs on a GPU node
 """
 

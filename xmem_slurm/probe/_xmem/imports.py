@@ -5,11 +5,25 @@ Other modules can be waited for as well. Every Python of a dry run imports this 
 imports next to nothing itself.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import os
 import sys
 import threading
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from _xmem.annotations import Watcher
+    from _xmem.process.audit import Listener
+    from _xmem.process.times import Times
 
 LACKING = "lacking"
 """The file that names the Python whose script ended for want of a module, with no torch yet."""
@@ -20,15 +34,18 @@ class _Loader:
     original.
     """
 
-    def __init__(self, around, loader):
+    def __init__(
+        self, around: Callable[[ModuleType, Callable[[ModuleType], None]], None], loader: Any
+    ) -> None:
         self._around = around
         self._loader = loader
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self._loader
+    def exec_module(self, module: ModuleType) -> None:
+        spec: Any = module.__spec__
+        spec.loader = module.__loader__ = self._loader
         self._around(module, self._loader.exec_module)
 
 
@@ -39,19 +56,21 @@ class _Finder:
     What it needs later it takes now: scripts change sys.path and the environment.
     """
 
-    def __init__(self, folder, times):
+    def __init__(self, folder: str, times: Times) -> None:
         self._path, self._times = [folder, *sys.path], times
         self._environ = {
             name: value for name, value in os.environ.items() if name.startswith("XMEM_")
         }
-        self._recorder = None
-        self._asked = set()  # (thread, module) that the other finders are being asked for
-        self._around = {
+        self._recorder: Watcher | None = None
+        # (thread, module) that the other finders are being asked for
+        self._asked: set[tuple[int, str]] = set()
+        self._around: dict[str, Callable[[ModuleType, Callable[[ModuleType], None]], None]] = {
             "torch": self._around_torch
         }  # by a module's name: what is called with it and what executes it
-        self._after = {}  # by a module's name: what is called with it once it is there
+        # by a module's name: what is called with it once it is there
+        self._after: dict[str, list[Callable[[ModuleType], None]]] = {}
 
-    def importing(self, name, *_rest):
+    def importing(self, name: str, *_rest: Any) -> None:
         """Stay the first finder: others that came later (comet_ml) may not ask those after them."""
         if self._recorder is not None:
             package = name.partition(".")[0]
@@ -60,7 +79,12 @@ class _Finder:
         if name in self._around and sys.meta_path[:1] != [self]:
             sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
         asked = threading.get_ident(), fullname
         if fullname not in self._around or asked in self._asked:
             return None
@@ -69,7 +93,7 @@ class _Finder:
             finders = [
                 each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")
             ]
-            spec = next(
+            spec: Any = next(
                 filter(None, (each.find_spec(fullname, path, target) for each in finders)), None
             )
         finally:
@@ -78,9 +102,10 @@ class _Finder:
             spec.loader = _Loader(self._around[fullname], spec.loader)
         return spec
 
-    def _around_torch(self, module, execute):
+    def _around_torch(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
         """Have the recorder watch the import, unless it is one more of a module that it knows."""
-        folder = os.path.dirname(module.__spec__.origin)
+        spec: Any = module.__spec__
+        folder = os.path.dirname(spec.origin)
         recorder = self.recorder(folder)
         if recorder.knows_torch():  # importlib.reload
             execute(module)
@@ -94,7 +119,7 @@ class _Finder:
             recorder.torch_failed(error)
             raise
 
-    def recorder(self, folder):
+    def recorder(self, folder: str) -> Watcher:
         """Return this process's recorder, made when the torch in `folder` is first imported."""
         if self._recorder is None:
             theirs, sys.path = sys.path, self._path
@@ -107,23 +132,23 @@ class _Finder:
         os.environ.update(self._environ)  # the stand-ins read it as they are mapped
         return self._recorder
 
-    def after(self, name, act):
+    def after(self, name: str, act: Callable[[ModuleType], None]) -> None:
         """Call `act` with the module `name` once it has been imported."""
         self._around.setdefault(name, self._around_other)
         self._after.setdefault(name, []).append(act)
 
-    def _around_other(self, module, execute):
+    def _around_other(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
         execute(module)
         for act in self._after[module.__name__]:
             act(module)
 
-    def at_exit(self):
+    def at_exit(self) -> None:
         if self._recorder is not None:
             self._recorder.finish("exit")
         elif isinstance(getattr(sys, "last_value", None), ModuleNotFoundError):
             self._note_python()
 
-    def _note_python(self):
+    def _note_python(self) -> None:
         """Say which Python lacked a module: without torch there is no trace. The first does."""
         with contextlib.suppress(OSError, KeyError):
             path = os.path.join(self._environ["XMEM_TRACE_DIR"], LACKING)
@@ -131,14 +156,16 @@ class _Finder:
                 file.write(sys.executable or "")
 
 
-def _is_torch(origin):
-    return origin and os.path.isfile(os.path.join(os.path.dirname(origin), "version.py"))
+def _is_torch(origin: str | None) -> bool:
+    if not origin:
+        return False
+    return os.path.isfile(os.path.join(os.path.dirname(origin), "version.py"))
 
 
-_finders = []
+_finders: list[_Finder] = []
 
 
-def install(folder, audit, times):
+def install(folder: str, audit: Listener, times: Times) -> None:
     """Wait for `import torch`; `folder` is this one, `times` are what the script is told of the
     time.
 
@@ -151,26 +178,27 @@ def install(folder, audit, times):
     atexit.register(finder.at_exit)
 
 
-class _Begun(type(sys.__spec__)):
+class _Begun(type(sys.__spec__)):  # type: ignore[misc] # ModuleSpec, which is not imported for it
     """The spec of a module that is being executed: importlib notes in it when that has ended.
 
     A module that imports torch itself is there before its own names are.
     """
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "_initializing" and not value:
             module, waiting = sys.modules.get(self.name), self.waiting
             del self.waiting
-            self.__class__ = type(sys.__spec__)
+            plain: Any = type(sys.__spec__)
+            self.__class__ = plain
             for act in waiting if module is not None else ():  # it may have failed
                 act(module)
 
 
-def after(name, act):
+def after(name: str, act: Callable[[ModuleType], None]) -> None:
     """Call `act` with the module `name`: now if it is there, else once it has been imported."""
     module = sys.modules.get(name)
-    spec = getattr(module, "__spec__", None)
+    spec: Any = getattr(module, "__spec__", None)
     if getattr(spec, "_initializing", False):
         if type(spec) is not _Begun:
             spec.waiting = []

@@ -2,10 +2,18 @@
 the CPU (profile)?
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from _xmem.process import stand_ins
 
+if TYPE_CHECKING:
+    from _xmem.annotations import Environ, Watcher
+    from _xmem.process.times import Times
 
-def recorder(folder, environ, times):
+
+def recorder(folder: str, environ: Environ, times: Times) -> Watcher:
     """Return the recorder that XMEM_ENGINE names for the torch in `folder`; `times` are what the
     script is told.
 

@@ -4,34 +4,43 @@ A search costs 0.2 s in a process that has transformers. So what is asked for of
 it is made; modules, which scripts also copy, unpickle and trace, are searched for.
 """
 
+from __future__ import annotations
+
 import functools
 import gc
 import itertools
 import weakref
 
-_watched = {}  # class: references to what was made of it
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from _xmem.annotations import Function
+
+_watched: dict[object, list[weakref.ref[Any]]] = {}  # class: references to what was made of it
 
 
-def watched(make, kind):
+def watched(make: Function, kind: type) -> Function:
     """Return an `__init__` in place of `make` that keeps note of every object of a class, and of
     its subclasses.
     """
     made = _watched.setdefault(kind, [])
 
     @functools.wraps(make)
-    def noted_make(thing, *args, **kwargs):
+    def noted_make(thing: object, *args: Any, **kwargs: Any) -> None:
         made.append(weakref.ref(thing))
         make(thing, *args, **kwargs)
 
     return noted_make
 
 
-def any_made(kind):
+def any_made(kind: type | None) -> bool:
     """Whether there ever was an object of a class that is watched."""
     return bool(_watched.get(kind))
 
 
-def made(kind):
+def made(kind: type | None) -> list[Any]:
     """Return what is alive of a watched class."""
     return [
         thing
@@ -40,7 +49,7 @@ def made(kind):
     ]
 
 
-def instances(kind):
+def instances(kind: type) -> list[Any]:
     """Search for them, those of its subclasses included.
 
     Nobody may hold an object that another thread is still building: CPython refuses to resize a

@@ -6,10 +6,16 @@ writes what was spent so far into a file beside the traces. Without a sandbox th
 alone, or no limit.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import struct
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _xmem.annotations import Environ
 
 _METER = "spent"
 LOOK_SECONDS = 0.1
@@ -20,26 +26,26 @@ class TimeLeft:
     value.
     """
 
-    def __init__(self, environ):
+    def __init__(self, environ: Environ) -> None:
         self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
         self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self._began = time.monotonic()
         self._read, self._last = 0.0, float("-inf")
         self._meter = os.path.join(environ.get("XMEM_TRACE_DIR", ""), _METER)
 
-    def is_limited(self):
+    def is_limited(self) -> bool:
         """Whether there is an end: without, a process runs to its own."""
         return self._deadline != float("inf")
 
-    def is_counted(self):
+    def is_counted(self) -> bool:
         """Whether a sandbox counts what is spent."""
         return os.path.exists(self._meter)
 
-    def left(self):
+    def left(self) -> float:
         """Return the seconds that are left, of whichever limit is nearer."""
         return min(self._deadline - time.monotonic(), self._seconds - self.spent())
 
-    def share(self):
+    def share(self) -> float:
         """Return which part of it is spent, of whichever limit is nearer."""
         now = time.monotonic()
         return max(
@@ -47,11 +53,11 @@ class TimeLeft:
             (now - self._began) / max(self._deadline - self._began, 1e-9),
         )
 
-    def own(self):
+    def own(self) -> float:
         """Return seconds since some point in the past, as what this process does is counted."""
         return time.monotonic() if self._seconds == float("inf") else time.process_time()
 
-    def spent(self):
+    def spent(self) -> float:
         """Return the seconds of the dry run that its sandbox has counted so far; 0 where it has
         said nothing yet.
         """

@@ -8,8 +8,14 @@ left out. Where there is no sandbox, it is wall time, less that in which the mai
 to run and did not.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _xmem.process.budget import TimeLeft
 
 _FILE = "/proc/self/schedstat"
 """CPU time and time spent waiting for a CPU of the main thread, ns (Linux,
@@ -25,11 +31,11 @@ class Clock:
     Without a sandbox of wall time, where the kernel keeps no account of waiting.
     """
 
-    def __init__(self, left):
+    def __init__(self, left: TimeLeft) -> None:
         self._left = left if left.is_counted() else None
         self._looked, self._found = float("-inf"), 0.0
 
-    def now(self):
+    def now(self) -> float:
         """Return the time of now, or of a moment ago."""
         if self._left is not None:
             return self._left.spent()
@@ -39,7 +45,7 @@ class Clock:
         return self._found
 
 
-def _waited():
+def _waited() -> float:
     """Return the seconds for which the main thread was ready to run and did not."""
     try:
         file = os.open(_FILE, os.O_RDONLY)

@@ -1,14 +1,28 @@
 """What both engines write of the process that they watch, and how: a file is whole or not there."""
 
+from __future__ import annotations
+
 import contextlib
 import gzip
 import json
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from _xmem.annotations import Environ
 
 
-def described(environ, build, settings, rank, world_size):
+def described(
+    environ: Environ,
+    build: tuple[str, str | None],
+    settings: str | None,
+    rank: int,
+    world_size: int,
+) -> dict[str, Any]:
     """Return the fields of a trace that say which process it is of (`Process` in
     xmem_slurm/trace.py).
 
@@ -37,13 +51,13 @@ def described(environ, build, settings, rank, world_size):
     }
 
 
-def _count(name):
+def _count(name: str) -> int:
     """Return the number that a variable holds; 1 where the job has put something else there."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else 1
 
 
-def _arch_list():
+def _arch_list() -> list[str]:
     """Return what torch has kernels for, as `torch.cuda.get_arch_list` says it once CUDA is in use;
     [] before.
 
@@ -52,11 +66,11 @@ def _arch_list():
     """
     torch = sys.modules.get("torch")
     in_use = getattr(getattr(torch, "cuda", None), "is_initialized", bool)()
-    flags = getattr(torch._C, "_cuda_getArchFlags", None) if in_use else None
+    flags = getattr(torch._C, "_cuda_getArchFlags", None) if torch is not None and in_use else None
     return ((flags and flags()) or "").split()
 
 
-def write(file, content):
+def write(file: str, content: dict[str, Any]) -> None:
     """Write `content` as JSON (gzip), renamed into place. A full disk must not end the job; what
     was there stays.
     """
@@ -68,7 +82,7 @@ def write(file, content):
         os.replace(part, file)
 
 
-def leaves(values):
+def leaves(values: Any) -> Iterator[Any]:
     """Yield what is no list, tuple or dict of `values`, at any depth: optimizers keep their state
     in all of them.
     """

@@ -5,6 +5,8 @@ The ordinary end is atexit's (`imports`). What kills a process outright leaves t
 periodic write.
 """
 
+from __future__ import annotations
+
 import builtins
 import linecache
 import os
@@ -16,6 +18,15 @@ import threading
 import traceback
 
 from _xmem import FOLDER
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FrameType
+    from typing import Any, NoReturn
+
+    from _xmem.annotations import Watcher
 
 _LIBRARY = sysconfig.get_paths()["stdlib"]
 _ASKED = re.compile(
@@ -31,18 +42,18 @@ _ONLY_IF_ASKED = re.compile(
 """In what os.environ raises for what Slurm sets where a job says it (sbatch(1), 22.05 to 25.11)."""
 
 
-def hook(recorder):
+def hook(recorder: Watcher) -> None:
     """Let `recorder` know when this process, or a forked child of it, ends on its own or is asked
     to.
     """
     os.register_at_fork(after_in_child=recorder.in_child)
     leave, raise_exit = os._exit, sys.exit
 
-    def noted_leave(status):
+    def noted_leave(status: int) -> NoReturn:
         recorder.finish("exit", "os._exit(%s)" % (status,) if status else None)
         leave(status)
 
-    def noted_exit(status=None):
+    def noted_exit(status: Any = None) -> NoReturn:
         if threading.current_thread() is threading.main_thread():
             asked = "SystemExit: %s" % (status,) if status else None
             recorder.asked_to_exit(
@@ -51,13 +62,12 @@ def hook(recorder):
         raise_exit(status)
 
     os._exit, sys.exit = noted_leave, noted_exit
-    quitter = type(
-        getattr(builtins, "exit", None)
-    )  # of exit() and quit(), which the site module has put there
+    # of exit() and quit(), which the site module has put there
+    quitter: Any = type(getattr(builtins, "exit", None))
     if quitter.__name__ == "Quitter":
         quitter.__call__ = lambda _self, status=None: noted_exit(status)
 
-    def terminated(_signum, _frame):
+    def terminated(_signum: int, _frame: FrameType | None) -> None:
         try:
             recorder.finish("signal")
         finally:
@@ -71,7 +81,7 @@ def hook(recorder):
         signal.signal(signal.SIGTERM, terminated)
 
 
-def last():
+def last() -> BaseException | None:
     """Return the exception that ended the script, or None.
 
     The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts
@@ -80,7 +90,7 @@ def last():
     return getattr(sys, "last_value", None)
 
 
-def uncaught():
+def uncaught() -> str | None:
     """Return the exception that ended the script, in one line, with the line of the user's that led
     to it; or None.
     """
@@ -94,7 +104,7 @@ def uncaught():
     return _located(said + _for_want_of(error), frames)
 
 
-def _for_want_of(error):
+def _for_want_of(error: BaseException) -> str:
     """Return in words what could not be imported, where an exception came of that (transformers'
     lazy modules).
     """
@@ -104,7 +114,7 @@ def _for_want_of(error):
     return ": " + one_line(root) if root is not error and isinstance(root, ImportError) else ""
 
 
-def _located(said, frames):
+def _located(said: str, frames: Iterable[tuple[FrameType, int]]) -> str:
     """Add file and line of the innermost of `frames` that is of the user's own code, where there is
     one.
 
@@ -116,14 +126,14 @@ def _located(said, frames):
     return said
 
 
-def is_users(frame):
+def is_users(frame: FrameType) -> bool:
     """Whether a frame is of the user's own code."""
     file = frame.f_code.co_filename
     generated = file.startswith("<") and frame.f_globals.get("__name__") != "__main__"
     return not (generated or "-packages" in file or file.startswith((_LIBRARY, FOLDER)))
 
 
-def _short(file):
+def _short(file: str) -> str:
     """Return a path as one writes it in the working directory."""
     try:
         inside = os.path.commonpath((file, os.getcwd())) == os.getcwd()
@@ -132,7 +142,7 @@ def _short(file):
     return os.path.relpath(file) if inside else file
 
 
-def one_line(error):
+def one_line(error: BaseException) -> str:
     """Return an exception's type and the first line of what it says; of a data loader's, what its
     worker raised.
     """
@@ -148,7 +158,7 @@ def one_line(error):
     )
 
 
-def _explained(error):
+def _explained(error: str) -> str:
     """Return the error of a script; what to do about it where that is for a variable which Slurm
     has not set.
     """
@@ -167,7 +177,7 @@ def _explained(error):
     ) % name[1]
 
 
-def kill_workers():
+def kill_workers() -> None:
     """End the processes that `multiprocessing` started here, as it does itself at an ordinary exit.
 
     Data loaders notice that their parent is gone only after seconds, and until then hold its stdout

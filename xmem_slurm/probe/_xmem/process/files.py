@@ -23,12 +23,23 @@ none for what os.path.exists and its like ask: so `os.stat` and `os.lstat`, by w
 watched for what is not there.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import os
 import re
 import stat
 import sys
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from _xmem.annotations import Function
+    from _xmem.process.audit import Listener
 
 LOG = "files.log"
 MOST = 40_000
@@ -48,11 +59,11 @@ with every job."""
 _UNSTEADY = ("/proc/", "/sys/", "/dev/")
 
 
-def _has_packages(folder):
+def _has_packages(folder: object) -> bool:
     return isinstance(folder, str) and folder.endswith(("site-packages", "dist-packages"))
 
 
-def mounts(rows):
+def mounts(rows: Iterable[Sequence[str]]) -> list[list[str]]:
     """Return [[device, folder of it, where it is mounted]], of a mountinfo's fields as they are
     written there.
     """
@@ -62,7 +73,7 @@ def mounts(rows):
     ]
 
 
-def _below(path, folder):
+def _below(path: str, folder: str) -> str | None:
     """Return what of a path is below a folder, with its "/"; None if it is elsewhere."""
     rest = path[len(folder.rstrip("/")) :]
     return rest if path.startswith(folder) and (not rest or rest[0] == "/") else None
@@ -73,14 +84,14 @@ class Outside:
     `here` its own.
     """
 
-    def __init__(self, there, here):
+    def __init__(self, there: list[list[str]], here: list[list[str]]) -> None:
         self._there, self._here = there, here
 
-    def path(self, path):
+    def path(self, path: str) -> str | None:
         """Return the path of a file outside; None for one of the container's own."""
         above = [row for row in self._here if _below(path, row[2]) is not None]
         device, folder, point = max(above[::-1], key=_depth)  # of two on one place the later one
-        inner = folder.rstrip("/") + _below(path, point)
+        inner = folder.rstrip("/") + (_below(path, point) or "")
         for device_there, folder_there, point_there in self._there:
             rest = _below(inner, folder_there) if device_there == device else None
             if rest is not None:
@@ -88,11 +99,11 @@ class Outside:
         return None
 
 
-def _depth(row):
+def _depth(row: Sequence[str]) -> int:
     return len(row[2])
 
 
-def _outside():
+def _outside() -> Outside | None:
     """Return where the files of this process are, if it is in a container; else None."""
     if "XMEM_MOUNTS" not in os.environ:
         return None
@@ -102,31 +113,31 @@ def _outside():
 
 
 class _Notes:
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self._outside = _outside()
         self._file = os.path.join(folder, LOG)
         self._ours = os.path.dirname(folder) + os.sep
-        self._seen = set()
-        self._made = set()  # folders of the job's own
-        self._log = None
-        self._pid = None
+        self._seen: set[bytes] = set()
+        self._made: set[bytes] = set()  # folders of the job's own
+        self._log = -1
+        self._pid: int | None = None
 
-    def opened(self, path, _mode, flags):
+    def opened(self, path: object, _mode: object, flags: int) -> None:
         self._note(path, "W" if flags & _WRITING else "R")
 
-    def imported(self, _module, path, *_rest):
+    def imported(self, _module: str, path: str | None, *_rest: Any) -> None:
         if path:
             self._note(path, "R")
 
-    def listed(self, folder="."):
+    def listed(self, folder: Any = ".") -> None:
         caller, folder = sys._getframe(2).f_code.co_filename, folder or "."
         if not any(name in caller for name in _IMPORTING) or _has_packages(folder):
             self._note(folder, "D")
 
-    def renamed(self, _old, new, *_folders):
+    def renamed(self, _old: object, new: object, *_folders: Any) -> None:
         self._note(new, "W")
 
-    def made(self, folder, _mode, _beside):
+    def made(self, folder: Any, _mode: int, _beside: int) -> None:
         """A folder is about to be made: temporary ones, of workers that hand tensors over, too."""
         try:
             if not os.path.exists(folder):
@@ -135,11 +146,11 @@ class _Notes:
         except Exception:  # whatever a script gave to mkdir() is its own affair
             return
 
-    def missing(self, look):
+    def missing(self, look: Function) -> Function:
         """Return what takes the place of `os.stat` or `os.lstat`, and notes what is not there."""
 
         @functools.wraps(look)
-        def noted_look(*args, **kwargs):
+        def noted_look(*args: Any, **kwargs: Any) -> os.stat_result:
             try:
                 return look(*args, **kwargs)
             except (FileNotFoundError, NotADirectoryError):
@@ -149,7 +160,7 @@ class _Notes:
 
         return noted_look
 
-    def _is_own(self, path):
+    def _is_own(self, path: bytes) -> bool:
         """Whether a path is below a folder that the job has made."""
         while self._made and len(path) > 1:
             if path in self._made:
@@ -157,7 +168,7 @@ class _Notes:
             path = os.path.dirname(path)
         return False
 
-    def _note(self, path, kind):
+    def _note(self, path: Any, kind: str) -> None:
         """Write a line for a path that is met for the first time."""
         try:
             if isinstance(path, int):
@@ -174,7 +185,7 @@ class _Notes:
         except Exception:  # whatever a script gave to open() is its own affair
             return
 
-    def _write(self, line):
+    def _write(self, line: bytes) -> None:
         if self._pid != os.getpid():  # a forked child may have closed what it inherited
             self._log = os.open(
                 self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -183,7 +194,7 @@ class _Notes:
         os.write(self._log, line)
 
 
-def _line(kind, path, outside=None):
+def _line(kind: str, path: str, outside: Outside | None = None) -> bytes | None:
     """Return the line for a file as it is now; None for one of a container's own."""
     if kind == "R" and path.endswith(
         ".pyc"
@@ -204,13 +215,13 @@ def _line(kind, path, outside=None):
             size, mtime = status.st_size, status.st_mtime_ns
         except OSError:
             kind = "A"
-    path = path if outside is None else outside.path(path)
-    return (
-        None if path is None else b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
-    )
+    place = path if outside is None else outside.path(path)
+    if place is None:
+        return None
+    return b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(place))
 
 
-def install(folder, audit):
+def install(folder: str, audit: Listener) -> None:
     """Note files from here on; `folder` is where the traces go."""
     notes = _Notes(folder)
     audit.take(("open",), notes.opened)

@@ -6,12 +6,20 @@ or starts children in an environment of its own without them. XMEM_LIMITS has ea
 job was submitted, null for one that was not set.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import os
 import re
+from typing import TYPE_CHECKING, Any
 
 from _xmem.process.audit import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _xmem.annotations import Environ, Function, Note
 
 _OF_TORCH = re.compile("PYTORCH_(CUDA_)?ALLOC_CONF")
 _DROPPED = re.compile(
@@ -24,9 +32,9 @@ class ShareLimits:
     on.
     """
 
-    def __init__(self, environ):
-        self._expected = json.loads(environ.get("XMEM_LIMITS", "{}"))
-        self._broken = {}  # code: by what, the first time
+    def __init__(self, environ: Environ) -> None:
+        self._expected: dict[str, str | None] = json.loads(environ.get("XMEM_LIMITS", "{}"))
+        self._broken: dict[str, str] = {}  # code: by what, the first time
         if self._expected:
             audit = Listener()
             audit.take(
@@ -39,7 +47,7 @@ class ShareLimits:
             audit.take(("os.system",), lambda command: self._child(command, None))
             self._look()
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what would keep the limits from holding, by what it does away with: torch's, or all
         variables.
         """
@@ -47,20 +55,20 @@ class ShareLimits:
         for code, detail in self._broken.items():
             note(code, detail)
 
-    def set_by_job(self, setter, _owner):
+    def set_by_job(self, setter: Function, _owner: object) -> Function:
         """Around what sets torch's own limit."""
 
         @functools.wraps(setter)
-        def called(*args, **kwargs):
+        def called(*args: Any, **kwargs: Any) -> Any:
             self._note("own-allocator", "the job calls %s" % setter.__name__)
             return setter(*args, **kwargs)
 
         return called
 
-    def _note(self, code, detail):
+    def _note(self, code: str, detail: str) -> None:
         self._broken.setdefault(code, detail)
 
-    def _look(self):
+    def _look(self) -> None:
         for name in (
             n
             for n, value in self._expected.items()
@@ -69,7 +77,7 @@ class ShareLimits:
             code = "own-allocator" if _OF_TORCH.fullmatch(name) else "own-environment"
             self._note(code, "the job sets %s itself" % name)
 
-    def _child(self, words, environ):
+    def _child(self, words: Any, environ: Mapping[Any, Any] | None) -> None:
         """A child is started by these words; `environ` is None where it has this process's
         environment.
         """
@@ -90,7 +98,7 @@ class ShareLimits:
             )
 
 
-def _spelled(value):
+def _spelled(value: str | None) -> str | None:
     """Return a value as it stands in a dry run, which records torch's own allocator
     (`record/recorder`).
     """

@@ -2,11 +2,22 @@
 then says less.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import traceback
 
 from _xmem.process import ends
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from _xmem.process.audit import Listener
 
 _HERE = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
 
@@ -16,47 +27,50 @@ _OF_WHAT_IS_NOT_THERE = (OSError, EOFError, ImportError)
 _HUB_WITHOUT_NETWORK = ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
 """What huggingface_hub raises (huggingface_hub/errors.py, 1.33) for what is not in its cache."""
 
-_asked = []  # host or address, (code, line) of the script's innermost line that led there
+_asked: list[tuple[str, tuple[CodeType, int] | None]] = []
+"""None or one: host or address, and (code, line) of the script's innermost line that led there."""
 
 
-def install(audit):
+def install(audit: Listener) -> None:
     """Note from here on what this listener hears."""
     audit.take(("urllib.Request",), _requested)
     audit.take(("socket.getaddrinfo",), _looked_up)
 
 
-def _requested(address, *_rest):
+def _requested(address: object, *_rest: Any) -> None:
     _note(str(address))
 
 
-def _looked_up(host, *_rest):
+def _looked_up(host: object, *_rest: Any) -> None:
     host = host.decode(errors="replace") if isinstance(host, bytes) else str(host or "")
-    if host and host not in _HERE and not (_asked and host in _asked[0]):
+    if host and host not in _HERE and not (_asked and host in _asked[0][0]):
         _note(host)
 
 
-def _note(what):
-    _asked[:] = [what, _line(traceback.walk_stack(sys._getframe(2)))]
+def _note(what: str) -> None:
+    _asked[:] = [(what, _line(traceback.walk_stack(sys._getframe(2))))]
 
 
-def _line(frames):
+def _line(frames: Iterable[tuple[FrameType, int]]) -> tuple[CodeType, int] | None:
     return next(((frame.f_code, line) for frame, line in frames if ends.is_users(frame)), None)
 
 
-def forget():
+def forget() -> None:
     """What was asked for last could be had after all."""
     _asked.clear()
 
 
-def missing(error=None):
+def missing(error: BaseException | None = None) -> str:
     """Return in words what could not be reached, and what helps where that is known; or nothing."""
     repository = _not_cached(error)
     if repository:
         return "; a dry run has no network: `hf download %s` on the login node first" % repository
-    return "; it had asked for %s, and a dry run has no network" % _asked[0][:200] if _asked else ""
+    return (
+        "; it had asked for %s, and a dry run has no network" % _asked[0][0][:200] if _asked else ""
+    )
 
 
-def _not_cached(error):
+def _not_cached(error: BaseException | None) -> str | None:
     """Return, as `hf download` takes it, the repository that an exception came for want of; or
     None.
 
@@ -75,7 +89,7 @@ def _not_cached(error):
     return None
 
 
-def _causes(error):
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception and what it was raised for."""
     for _ in range(ends.MOST_CAUSES):
         if error is None:
@@ -84,7 +98,7 @@ def _causes(error):
         error = error.__cause__ or error.__context__
 
 
-def may_explain(error):
+def may_explain(error: BaseException | None) -> bool:
     """Whether an exception may be for want of what was asked for: it, or what it was raised for,
     came of the same line.
 
@@ -92,7 +106,9 @@ def may_explain(error):
     well without it.
     """
     for each in _causes(error):
-        places = ((frame.f_code, line) for frame, line in traceback.walk_tb(each.__traceback__))
-        if isinstance(each, _OF_WHAT_IS_NOT_THERE) or (_asked and _asked[1] in places):
+        places: Iterator[tuple[CodeType, int] | None] = (
+            (frame.f_code, line) for frame, line in traceback.walk_tb(each.__traceback__)
+        )
+        if isinstance(each, _OF_WHAT_IS_NOT_THERE) or (_asked and _asked[0][1] in places):
             return True
     return error is None

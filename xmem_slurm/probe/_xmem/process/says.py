@@ -2,8 +2,16 @@
 nobody has to.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _xmem.annotations import Environ
 
 LEAST_SECONDS = 0.1
 """Between two sayings that begin with the same word: a thousand steps a second need no more."""
@@ -16,12 +24,12 @@ class Says:
     `spent` returns the seconds that the dry run has taken so far: they stand before the words.
     """
 
-    def __init__(self, environ, spent):
+    def __init__(self, environ: Environ, spent: Callable[[], float]) -> None:
         self._spent = spent
-        self._name, self._traces = environ.get("XMEM_SAYS"), environ.get("XMEM_TRACE_DIR")
+        self._name, self._traces = environ.get("XMEM_SAYS"), environ.get("XMEM_TRACE_DIR", "")
         self._last, self._kind = -LEAST_SECONDS, ""
 
-    def __call__(self, words, ranks=None):
+    def __call__(self, words: str, ranks: Callable[[], tuple[int, int]] | None = None) -> None:
         """Say it; `ranks` tells which rank this is, of how many."""
         now = time.monotonic()
         kind = words.partition(" ")[0]

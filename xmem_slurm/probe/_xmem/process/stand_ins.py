@@ -2,18 +2,26 @@
 could not see.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
 import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
+
+    from _xmem.annotations import Function
 
 _CUDA_VERSION = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
 _TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
-def torch_build(folder):
+def torch_build(folder: str) -> tuple[str, str | None]:
     """Return (torch version, CUDA version or None) of the torch in `folder`, without importing
     it.
     """
@@ -23,7 +31,7 @@ def torch_build(folder):
     return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
 
 
-def map_stand_ins(folder, command):
+def map_stand_ins(folder: str, command: list[str]) -> CDLL:
     """Map the stand-ins for the torch in `folder` under the names that it links to; return the CUDA
     runtime's.
 
@@ -55,7 +63,7 @@ def map_stand_ins(folder, command):
     return libraries[0]
 
 
-def real_cudnn(folder):
+def real_cudnn(folder: str) -> str:
     """Return the path of the cuDNN that the torch in `folder` would load on a GPU, or "" if there
     is none.
 
@@ -74,7 +82,7 @@ def real_cudnn(folder):
     return next((path for path in paths if os.path.isfile(path)), "")
 
 
-def place(device):
+def place(device: int) -> str:
     """Return which GPU of the job number `device` of this process is, as CUDA_VISIBLE_DEVICES names
     it on its node.
     """
@@ -84,32 +92,32 @@ def place(device):
     return name if node == "0" else "%s:%s" % (node, name)
 
 
-def doubts(runtime):
+def doubts(runtime: CDLL) -> list[dict[str, Any]]:
     """Return what the stand-ins, by their `runtime`, could not answer so far: [{code, detail,
     count}].
     """
     return _report(runtime.xmem_device_report)
 
 
-def bounds(runtime):
+def bounds(runtime: CDLL) -> list[list[int]]:
     """Return what requests may be of on the GPU, [[bytes as asked for, bytes at the most]]."""
     return _report(runtime.xmem_bounds_report)
 
 
-def mallocs_before_launch(runtime, device):
+def mallocs_before_launch(runtime: CDLL, device: int) -> int:
     """Return how often memory was taken of this device before any kernel was launched."""
     runtime.xmem_mallocs_before_launch.restype = ctypes.c_ulonglong
     return runtime.xmem_mallocs_before_launch(device)
 
 
-def work(runtime):
+def work(runtime: CDLL) -> Any:
     """Return what the GPU was given to do from one optimizer step to the next (form:
     device/src/cudart/work.c).
     """
     return _report(runtime.xmem_work_report)
 
 
-def _report(write):
+def _report(write: Function) -> Any:
     size = write(None, ctypes.c_size_t(0)) + (1 << 12)  # room for what is met meanwhile
     text = ctypes.create_string_buffer(size)
     write(text, ctypes.c_size_t(size))

@@ -5,9 +5,17 @@ fills its queue. After each of the first steps that there is such a thread it is
 asks for nothing more: the queue is full.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _xmem.annotations import Note
 
 STEPS = 4
 """After so many steps, from when a thread is met; later ones may find less there."""
@@ -23,11 +31,14 @@ ALL_SECONDS = 5.0
 class OtherThreads:
     """Those of one process."""
 
-    def __init__(self):
+    _met: weakref.WeakSet[threading.Thread]
+    _idle: set[tuple[type, str | None]]
+
+    def __init__(self) -> None:
         self._met, self._idle = weakref.WeakSet(), set()
         self._steps, self._spent, self._work_ahead = 0, 0.0, False
 
-    def go_on(self, served):
+    def go_on(self, served: Callable[[], int]) -> None:
         """Wait, if there are any, until they do not change what `served` returns, how much was
         allocated so far.
         """
@@ -53,12 +64,12 @@ class OtherThreads:
         ):  # such as those of progress bars, which each epoch has anew
             self._idle.update(map(_work_of, others))
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say that threads work ahead: how far, on a GPU, is up to its speed."""
         if self._work_ahead:
             note("threads", "threads of the script ask for GPU memory ahead of its steps")
 
-    def _may_work(self, thread):
+    def _may_work(self, thread: threading.Thread) -> bool:
         """Whether it is the script's: not torch's own, in which Python was called, nor ours."""
         ours = (
             thread in (threading.main_thread(), threading.current_thread()) or thread.name == "xmem"
@@ -70,6 +81,6 @@ class OtherThreads:
         )
 
 
-def _work_of(thread):
+def _work_of(thread: threading.Thread) -> tuple[type, str | None]:
     """Return what tells kinds of threads apart."""
     return type(thread), getattr(getattr(thread, "_target", None), "__qualname__", None)

@@ -12,12 +12,23 @@ What needs more of the two courses stands (`dryrun/engines`).
 Not noticed: whole numbers (`int(seconds)`, `time.time_ns`), and `datetime`.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 import sys
 import time
 
 from _xmem.process import own_code
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from _xmem.annotations import Function, Note
 
 CLOCKS = ("time", "monotonic", "perf_counter")
 BEYOND = 1e-3
@@ -29,22 +40,22 @@ class _WaitingLine:
     passed.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.to_come, self.passed = 0, False
 
 
 class Times:
     """Those of one process; `leaps` is its course."""
 
-    def __init__(self, leaps):
+    def __init__(self, leaps: bool) -> None:
         self._leaps, self._ahead, self._looks = leaps, 0.0, 0
-        self._lines = {}
+        self._lines: dict[tuple[str, int], _WaitingLine] = {}
 
-    def told(self, clock):
+    def told(self, clock: Callable[[], float]) -> Callable[[], float]:
         """Return what takes the place of a clock."""
 
         @functools.wraps(clock)
-        def now():
+        def now() -> float:
             if not own_code.is_of_the_job(sys._getframe(1).f_globals.get("__name__")):
                 return clock()
             self._looks += 1
@@ -52,7 +63,7 @@ class Times:
 
         return now
 
-    def left(self, line, seconds):
+    def left(self, line: tuple[str, int], seconds: float) -> float:
         """A line compares with a time that comes in so many seconds; return how many are left of
         them.
         """
@@ -67,7 +78,7 @@ class Times:
         self._ahead += seconds + BEYOND
         return -BEYOND
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say which lines wait for a time that did not come, and of which others both was seen."""
         for line, met in list(self._lines.items()):
             if met.to_come:
@@ -81,48 +92,52 @@ class Time(float):
     second, were the clock looked at anew.
     """
 
+    look: int
+    rate: float
+    times: Times
+
     __slots__ = ("look", "rate", "times")
 
-    def __new__(cls, value, times, rate, look=0):
+    def __new__(cls, value: float, times: Times, rate: float, look: int = 0) -> Time:
         self = float.__new__(cls, value)
         self.times, self.rate, self.look = times, rate, look
         return self
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return float, (float(self),)
 
-    def _with(self, value, rate, look):
+    def _with(self, value: Any, rate: float, look: int) -> Any:
         return value if value is NotImplemented else Time(value, self.times, rate, look)
 
-    def __add__(self, other):
+    def __add__(self, other: Any) -> Any:
         return self._with(float.__add__(self, other), self.rate, self.look)
 
     __radd__ = __add__
 
-    def __sub__(self, other):
+    def __sub__(self, other: Any) -> Any:
         look, rate = self.look, self.rate
         if look and isinstance(other, Time) and other.look:
             look, rate = 0, rate if look >= other.look else -rate
         return self._with(float.__sub__(self, other), rate, look)
 
-    def __rsub__(self, other):
+    def __rsub__(self, other: Any) -> Any:
         return self._with(float.__rsub__(self, other), -self.rate, 0)
 
-    def __neg__(self):
+    def __neg__(self) -> Any:
         return self._with(float.__neg__(self), -self.rate, 0)
 
-    def __mul__(self, other):
+    def __mul__(self, other: Any) -> Any:
         return self._in_another_unit(float.__mul__, other, float.__mul__)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other):
+    def __truediv__(self, other: Any) -> Any:
         return self._in_another_unit(float.__truediv__, other, float.__truediv__)
 
-    def __floordiv__(self, other):
+    def __floordiv__(self, other: Any) -> Any:
         return self._in_another_unit(float.__floordiv__, other, float.__truediv__)
 
-    def _in_another_unit(self, operator, other, of_rate):
+    def _in_another_unit(self, operator: Function, other: Any, of_rate: Function) -> Any:
         """Return what an operator gives; with a tensor, or an array, that is theirs, and nothing is
         computed here.
         """
@@ -131,20 +146,20 @@ class Time(float):
             return value
         return Time(value, self.times, of_rate(self.rate, other), self.look)
 
-    def __lt__(self, other):
+    def __lt__(self, other: Any) -> Any:
         return _compare(float.__lt__, self, other)
 
-    def __le__(self, other):
+    def __le__(self, other: Any) -> Any:
         return _compare(float.__le__, self, other)
 
-    def __gt__(self, other):
+    def __gt__(self, other: Any) -> Any:
         return _compare(float.__gt__, self, other)
 
-    def __ge__(self, other):
+    def __ge__(self, other: Any) -> Any:
         return _compare(float.__ge__, self, other)
 
 
-def _compare(comparison, one, other):
+def _compare(comparison: Function, one: Time, other: Any) -> Any:
     """Compare a time with what may be a number, and notice that: two lengths are compared to see
     which took longer.
     """
@@ -170,7 +185,7 @@ def _compare(comparison, one, other):
     return comparison(moved, other) if now is one else comparison(float(one), moved)
 
 
-def have_read(torch):
+def have_read(torch: ModuleType) -> None:
     """Have torch.load read the times of a checkpoint, which are written there as a call of float.
 
     Since 2.6 it makes no calls but of what it is told (weights_only).
@@ -180,7 +195,7 @@ def have_read(torch):
         allow([float])
 
 
-def install(leaps):
+def install(leaps: bool) -> Times:
     """Tell the script's own code of the time by these from here on, and return them."""
     times = Times(leaps)
     for name in CLOCKS:
