@@ -3,7 +3,8 @@
 No job imports this: it is for those who read, and for mypy.
 """
 
-from typing import Any, Callable, Mapping, Optional, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Callable, Iterable, Mapping, Optional, Protocol, Set
 
 Tensor = Any
 """A torch.Tensor, or what stands for one (a subclass, a DTensor)."""
@@ -35,6 +36,12 @@ class Note(Protocol):
     ) -> None: ...
 
 
+class Doubting(Protocol):
+    """Says, when it is asked, what is doubted by then."""
+
+    def doubt(self, note: Note) -> None: ...
+
+
 class Watcher(Protocol):
     """What watches a process, as the ways in and out of that know it: a `ProbeEngine`."""
 
@@ -54,3 +61,20 @@ class Watcher(Protocol):
     def finish(self, state: str, error: Optional[str] = None) -> None: ...
 
     def in_child(self) -> None: ...
+
+
+class HasValues(Protocol):
+    """Has the values of tensors, as far as they are known: `values/known_values`."""
+
+    table: Any
+
+    @property
+    def reads(self) -> int: ...
+
+    def of(self, tensor: Tensor) -> Optional[Tensor]: ...
+
+    def origins(self) -> AbstractContextManager[Set[int]]: ...
+
+    def fingerprint(self, tensor: Tensor) -> Optional[object]: ...
+
+    def forget(self, arguments: Iterable[object]) -> None: ...

@@ -6,40 +6,59 @@ A code is one of those that the wrapper has a price and a sentence for. What han
 the same call (`rows`).
 """
 
+from __future__ import annotations
+
 import contextlib
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from _xmem.annotations import Doubting
 
 MOST_DETAILS = 8
 """Of one code that was noted, so many details are told, the most met."""
 
 
+class DoubtRow(TypedDict):
+    """A doubt as it stands in a trace."""
+
+    code: str
+    detail: str
+    count: int
+    share: float | None
+
+
 class Register:
     """Doubts, each (code, detail) once, with how often it was met."""
 
-    def __init__(self):
-        self._met = {}
+    def __init__(self) -> None:
+        self._met: dict[tuple[str, str], tuple[int, float | None]] = {}
 
-    def note(self, code, detail, count=1, share=None):
+    def note(self, code: str, detail: str, count: int = 1, share: float | None = None) -> None:
         """Say a doubt, met `count` times; `share` is the margin that it asks for by itself, if that
         can be told.
         """
-        self._met[code, detail] = self._met.get((code, detail), (0,))[0] + count, share
+        self._met[code, detail] = self._met.get((code, detail), (0, None))[0] + count, share
 
-    def rows(self):
+    def rows(self) -> list[DoubtRow]:
         """Return them in the form of a trace."""
         return [
             {"code": code, "detail": detail, "count": count, "share": share}
             for (code, detail), (count, share) in self._met.items()
         ]
 
-    def most_met(self):
+    def most_met(self) -> list[DoubtRow]:
         """Return the same of the most met of each code."""
-        rows, told = self.rows(), {}
+        rows = self.rows()
+        told: dict[str, list[str]] = {}
         for row in sorted(rows, key=lambda row: -row["count"]):
             told.setdefault(row["code"], []).append(row["detail"])
         return [row for row in rows if row["detail"] in told[row["code"]][:MOST_DETAILS]]
 
     @contextlib.contextmanager
-    def kept(self):
+    def kept(self) -> Iterator[None]:
         """What is noted within this is forgotten."""
         met = dict(self._met)
         try:
@@ -52,17 +71,17 @@ class Register:
 _process = Register()
 
 
-def note(code, detail, count=1, share=None):
+def note(code: str, detail: str, count: int = 1, share: float | None = None) -> None:
     """Say a doubt of this process, as `Register.note`."""
     _process.note(code, detail, count, share)
 
 
-def kept():
+def kept() -> AbstractContextManager[None]:
     """Within this nothing is noted for good, as `Register.kept`."""
     return _process.kept()
 
 
-def rows(parts):
+def rows(parts: Iterable[Doubting]) -> list[DoubtRow]:
     """Return all that is doubted now, in the form of a trace; each of `parts` says what hangs on
     the moment.
     """

@@ -6,25 +6,41 @@ write the same part of a tensor is one that torch refuses, and parameters that l
 whole have no state on this one. The names are torch's own, 2.4 to 2.15.
 """
 
+from __future__ import annotations
 
-def always_valid(valid, _planner):
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Tensor
+
+
+def always_valid(valid: Function, _planner: ModuleType) -> Function:
     """Let the parts that this rank was asked for be written by it, so that it can load them; the
     rest is nobody's.
     """
     return lambda plans, metadata: len(plans) > 1 or valid(plans, metadata)
 
 
-def to_lowest_rank(without_twins, _planner):
+def to_lowest_rank(without_twins: Function, _planner: ModuleType) -> Function:
     """Let what several ranks have be written by the first of them."""
     return lambda plans, _to_lowest_rank=True: without_twins(plans, True)
 
 
-def with_all_keys(map_keys, optim):
+def with_all_keys(map_keys: Function, optim: ModuleType) -> Function:
     """Let parameters of which this rank holds nothing have the state that those that it holds
     have.
     """
 
-    def map_all_keys(state_dict, group, parameters, names, *managed, merge_keys=False):
+    def map_all_keys(
+        state_dict: dict[str, Any],
+        group: dict[str, Any],
+        parameters: dict[int, Tensor],
+        names: Any,
+        *managed: Any,
+        merge_keys: bool = False,
+    ) -> tuple[list[Any], dict[Any, Any]]:
         everyone, own = map_keys(
             state_dict, group, parameters, names, *managed, merge_keys=merge_keys
         )
@@ -45,10 +61,10 @@ def with_all_keys(map_keys, optim):
     return map_all_keys
 
 
-def of_all_ranks(gather, _optim):
+def of_all_ranks(gather: Function, _optim: ModuleType) -> Function:
     """Let what other ranks hold of the optimizer's state be of the form that it has here."""
 
-    def gather_all(fsdp_state, states):
+    def gather_all(fsdp_state: Any, states: Any) -> list[dict[str, Any]]:
         gathered = gather(fsdp_state, states)
         known = [info for info in gathered[fsdp_state.rank].values() if info.tensors]
         for rank, infos in enumerate(gathered):

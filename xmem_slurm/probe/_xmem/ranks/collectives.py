@@ -9,26 +9,38 @@ known, neither is the output. gloo's tensors on the CPU get the same where they 
 ones torch's group without peers fills in what `all_gather` gives, and leaves the rest as it was.
 """
 
+from __future__ import annotations
+
 import contextlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Function, HasValues, ProcessGroup, Tensor
+
+    OutputValues = list[tuple[Sequence[Tensor], Sequence[Tensor | None]]]
+    """Outputs of a collective with the values of each, None where they are not known."""
 
 
 class Collectives:
     """Stands beside those of one rank, of whose tensors `known` are the values."""
 
-    def __init__(self, torch, known):
+    def __init__(self, torch: ModuleType, known: HasValues) -> None:
         self._torch, self._known = torch, known
-        self._library = None  # what is registered holds as long as its library
+        self._library: Any = None  # what is registered holds as long as its library
 
-    def put(self, tensor, values):
+    def put(self, tensor: Tensor, values: Tensor | None) -> None:
         """Let `values` be those of this tensor from now on, of which `None` says that they are not
         known.
         """
         self._put_all([tensor], [values])
 
-    def _put_all(self, tensors, values):
+    def _put_all(self, tensors: Sequence[Tensor], values: Sequence[Tensor | None]) -> None:
         """The same of the outputs of one collective, which may be parts of one tensor."""
         torch, table = self._torch, self._known.table
         with torch.no_grad():
@@ -47,7 +59,9 @@ class Collectives:
             for tensor, each in zip(tensors, values):  # noqa: B905 - Python 3.9
                 self._put_one(torch, table, tensor, each)
 
-    def _put_one(self, torch, table, tensor, values):
+    def _put_one(
+        self, torch: ModuleType, table: Any, tensor: Tensor, values: Tensor | None
+    ) -> None:
         """Let these be the values of one output; None: they are not known."""
         if (
             values is not None
@@ -67,7 +81,7 @@ class Collectives:
             if values is not None:
                 table.note(tensor, values)
 
-    def _values(self, tensor):
+    def _values(self, tensor: Tensor) -> Tensor | None:
         """Return a copy of a small tensor's values, in one dimension; None where they are not
         known.
         """
@@ -85,11 +99,11 @@ class Collectives:
         known = self._known.of(tensor) if tensor.device.type in ("cpu", "cuda") else None
         return None if known is None else known.detach().reshape(-1).clone()
 
-    def among_alike(self, collective, _owner):
+    def among_alike(self, collective: Function, _owner: type) -> Function:
         """Stand beside a method of ProcessGroup."""
         outcome = getattr(self, _COLLECTIVES[collective.__name__])
 
-        def among_alike(group, *args, **kwargs):
+        def among_alike(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             outcomes = []
             with contextlib.suppress(Exception):  # what is wrong with the arguments, torch says
                 outcomes = outcome(group.rank(), group.size(), *args, **kwargs)
@@ -102,24 +116,34 @@ class Collectives:
 
     # -- outcomes: of this rank's number and how many there are; pairs of outputs, and their values
 
-    def _gathered(self, _here, _world, outputs, inputs, *_options, **_more):
+    def _gathered(
+        self, _here: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+    ) -> OutputValues:
         """One list of outputs for each input, or the one for the only input."""
         pairs = zip(outputs, inputs) if isinstance(inputs, (list, tuple)) else [(outputs, inputs)]  # noqa: B905
         return [(each, [self._values(one)] * len(each)) for each, one in pairs]
 
-    def _gathered_at_root(self, here, world, outputs, inputs, *options, **more):
+    def _gathered_at_root(
+        self, here: int, world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+    ) -> OutputValues:
         return self._gathered(here, world, outputs, inputs) if here == _root(options, more) else []
 
-    def _gathered_coalesced(self, _here, _world, outputs, inputs, *_options, **_more):
+    def _gathered_coalesced(
+        self, _here: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+    ) -> OutputValues:
         """One list of outputs for each rank."""
         return [(each, [self._values(one) for one in inputs]) for each in outputs]
 
-    def _gathered_into(self, _here, world, outputs, inputs, *_options, **_more):
+    def _gathered_into(
+        self, _here: int, world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+    ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
         known = [self._values(one) for one in inputs]
         return [(outputs, [None if values is None else values.repeat(world) for values in known])]
 
-    def _reduced(self, here, world, tensors, *options, **more):
+    def _reduced(
+        self, here: int, world: int, tensors: Any, *options: Any, **more: Any
+    ) -> OutputValues:
         each, _ = _lists(tensors, None)
         return [
             (
@@ -131,20 +155,26 @@ class Collectives:
             )
         ]
 
-    def _reduced_at_root(self, here, world, tensors, *options, **more):
+    def _reduced_at_root(
+        self, here: int, world: int, tensors: Any, *options: Any, **more: Any
+    ) -> OutputValues:
         return (
             self._reduced(here, world, tensors, *options, **more)
             if here == _root(options, more)
             else []
         )
 
-    def _scattered(self, here, _world, outputs, inputs, *options, **more):
+    def _scattered(
+        self, here: int, _world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+    ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
         if here == _root(options, more):
             return [(outputs, [self._values(each[here]) for each in inputs])]
         return [(outputs, [None] * len(outputs))]
 
-    def _reduced_and_scattered(self, here, world, outputs, inputs, *options, **more):
+    def _reduced_and_scattered(
+        self, here: int, world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+    ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
         operation = _operation(options, more)
         return [
@@ -154,7 +184,9 @@ class Collectives:
             )
         ]
 
-    def _part_reduced(self, here, world, outputs, inputs, *options, **more):
+    def _part_reduced(
+        self, here: int, world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+    ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
         return [
             (
@@ -163,19 +195,23 @@ class Collectives:
             )
         ]
 
-    def _own_part(self, tensor, operation, here, world):
+    def _own_part(
+        self, tensor: Tensor, operation: str | None, here: int, world: int
+    ) -> Tensor | None:
         values = self._values(tensor)
         if values is None or len(values) % world:
             return None
         return _over_ranks(values.reshape(world, -1)[here], operation, None, world)
 
-    def _exchanged(self, here, _world, outputs, inputs, *_options, **_more):
+    def _exchanged(
+        self, here: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+    ) -> OutputValues:
         parts = _matching(
             [self._values(each) for each in inputs], [each.numel() for each in outputs], here
         )
         return [(outputs, parts)]
 
-    def _exchanged_at_once(self, here, world, *args, **_more):
+    def _exchanged_at_once(self, here: int, world: int, *args: Any, **_more: Any) -> OutputValues:
         output, one, output_splits, splits = args[:4]
         values = self._values(one)
         if values is None or not len(values):
@@ -193,7 +229,7 @@ class Collectives:
 
     # -- operators ---------------------------------------------------------------------------------
 
-    def begin(self):
+    def begin(self) -> None:
         """Stand beside the operators of torch.distributed._functional_collectives, through which
         DTensor goes.
         """
@@ -213,13 +249,15 @@ class Collectives:
                 "other torch.ops._c10d_functional in this release (%s)" % type(error).__name__,
             )
 
-    def _functional(self, redispatch, below, outcome):
+    def _functional(
+        self, redispatch: Function, below: Any, outcome: Callable[..., OutputValues]
+    ) -> Function:
         """Return the kernel of an operator, which goes on to what is `below` and has the values of
         this outcome.
         """
         names = self._torch._C._distributed_c10d.ReduceOp
 
-        def kernel(keys, given, *args, **kwargs):
+        def kernel(keys: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
             """Go on to the operator itself, then put the outcome where its outputs are."""
             out = redispatch(keys & below, given, *args, **kwargs)
             outcomes = []
@@ -244,12 +282,14 @@ class Collectives:
         return kernel
 
 
-def _lists(outputs, inputs):
+def _lists(outputs: Any, inputs: Any) -> tuple[Sequence[Tensor], Any]:
     """Return both as lists: of one output, and what it is of."""
     return (outputs, inputs) if isinstance(outputs, (list, tuple)) else ([outputs], [inputs])
 
 
-def _matching(sent, sizes, here):
+def _matching(
+    sent: Sequence[Tensor | None], sizes: Sequence[int], here: int
+) -> list[Tensor | None]:
     """Return what comes from each rank: what this one sends it, or itself, as it is of the size
     that is expected.
     """
@@ -262,7 +302,9 @@ def _matching(sent, sizes, here):
     return found
 
 
-def _over_ranks(values, operation, here, world):
+def _over_ranks(
+    values: Tensor | None, operation: str | None, here: int | None, world: int
+) -> Tensor | None:
     """Return what an operation gives of the values of `world` ranks that are alike."""
     torch = sys.modules["torch"]
     if values is None or operation is None:
@@ -279,7 +321,7 @@ def _over_ranks(values, operation, here, world):
     return values**world if operation == "PRODUCT" else None
 
 
-def _operation(options, more):
+def _operation(options: tuple[Any, ...], more: dict[str, Any]) -> str | None:
     """Return the name of a ReduceOp, SUM if none is given; None for one that is not known here."""
     names = sys.modules["torch"]._C._distributed_c10d.ReduceOp
     given = [getattr(each, "reduceOp", each) for each in (*options, *more.values())]
@@ -290,7 +332,7 @@ def _operation(options, more):
     return next((name for name in known if given[0] == getattr(names, name)), None)
 
 
-def _root(options, more):
+def _root(options: tuple[Any, ...], more: dict[str, Any]) -> int:
     given = [getattr(each, "rootRank", each) for each in (*options, *more.values())]
     return next((each for each in given if isinstance(each, int)), 0)
 

@@ -6,22 +6,33 @@ torch.multiprocessing.spawn. What is asked for stands in XMEM_RUN_RANKS, as for 
 batch script (`xmem_slurm/dryrun/shims/workers.py`).
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Function
 
 
-def launch_agent(_launch, _api):
+def launch_agent(_launch: Function, _api: ModuleType) -> Function:
     """What takes the place of torch's launcher, which is imported late: it needs packages that
     torch does not.
     """
     return _launch_workers
 
 
-def start_processes(start, _owner):
+def start_processes(start: Function, _owner: object) -> Function:
     """Around what torch.multiprocessing.spawn starts its processes with."""
 
-    def start_processes(fn, args=(), nprocs=1, *rest, **kwargs):
+    def start_processes(
+        fn: Function, args: tuple[Any, ...] = (), nprocs: int = 1, *rest: Any, **kwargs: Any
+    ) -> Any:
         if nprocs != sys.modules["torch"].cuda.device_count():
             return start(fn, args, nprocs, *rest, **kwargs)
         os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
@@ -41,33 +52,33 @@ def start_processes(start, _owner):
 class _Chosen:
     """A function of a process's number that is given the numbers of those that were chosen."""
 
-    def __init__(self, function, numbers):
+    def __init__(self, function: Function, numbers: list[int]) -> None:
         self._function, self._numbers = function, numbers
 
-    def __call__(self, index, *args):
+    def __call__(self, index: int, *args: Any) -> None:
         self._function(self._numbers[index], *args)
 
 
-def _task():
+def _task() -> tuple[int, int]:
     """Return (task, tasks) of srun or mpirun that this process runs in."""
     task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
     return int(task), int(tasks)
 
 
-def _chosen_of(total, own):
+def _chosen_of(total: int, own: range) -> list[int]:
     ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
     return sorted(asked & set(own)) or [own[0]]
 
 
-def _worst(codes):
+def _worst(codes: Iterable[int]) -> int:
     """Return the code of the one that ended worst, as a shell has it: one that a signal ended has
     128 and more.
     """
     return max(code if code >= 0 else 128 - code for code in codes)
 
 
-def _launch_workers(config, entrypoint, args):
+def _launch_workers(config: Any, entrypoint: Any, args: Sequence[Any]) -> dict[int, Any]:
     """Stand for torch.distributed.launcher.api.launch_agent: run ranks with the environment that
     its agent sets.
 

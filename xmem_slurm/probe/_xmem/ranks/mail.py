@@ -6,11 +6,17 @@ so only what decides what a rank does next is worth telling: Python objects, and
 values are known.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from _xmem.process.budget import TimeLeft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 LOOK_SECONDS = 0.01
 """Between two looks for a message that is not there yet."""
@@ -25,18 +31,18 @@ class NobodyTellsError(RuntimeError):
 class Mail:
     """The messages of one process; `leave` ends it as one that is steady (the recorder's way)."""
 
-    def __init__(self, leave):
+    def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = leave
         # how many messages went through each channel from here, or were taken from it
-        self._counts = {}
+        self._counts: dict[tuple[object, ...], int] = {}
 
-    def post(self, channel, sender, receiver, content):
+    def post(self, channel: str, sender: int, receiver: int, content: bytes) -> None:
         """Leave `content` (bytes) for a rank; messages of a channel between two ranks are taken in
         their order.
         """
         _write(self._next(channel, sender, receiver), content)
 
-    def take(self, channel, sender, receiver):
+    def take(self, channel: str, sender: int, receiver: int) -> bytes:
         """Wait for the next message of `sender` and return it. If it has ended, and this rank was
         steady, so does it.
 
@@ -58,12 +64,12 @@ class Mail:
         with open(path, "rb") as file:
             return file.read()
 
-    def _next(self, *channel):
+    def _next(self, *channel: object) -> str:
         number = self._counts[channel] = self._counts.get(channel, 0) + 1
         return _path("-".join([quote(str(part), safe="") for part in channel] + [str(number)]))
 
 
-def running(world_size):
+def running(world_size: int) -> set[int]:
     """Return the ranks of a world of this size that are run at once, or nothing where only this one
     is.
     """
@@ -71,12 +77,12 @@ def running(world_size):
     return {int(rank) for rank in ranks.split(",")} if size == str(world_size) else set()
 
 
-def say(state, rank):
+def say(state: str, rank: int) -> None:
     """Let the other ranks know that this one is "steady" or has "ended"."""
     _write(_path("%s-%d" % (state, rank)), b"")
 
 
-def all_said(ranks):
+def all_said(ranks: Iterable[int]) -> bool:
     """Whether each of these ranks is steady or has ended."""
     return all(
         any(os.path.exists(_path("%s-%d" % (state, rank))) for state in ("steady", "ended"))
@@ -84,7 +90,7 @@ def all_said(ranks):
     )
 
 
-def _path(name):
+def _path(name: str) -> str:
     """Return a file's place; each launcher of the script has a folder of its own, as it starts its
     ranks anew.
     """
@@ -93,7 +99,7 @@ def _path(name):
     )
 
 
-def _write(path, content):
+def _write(path: str, content: bytes) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     part = "%s.%d.part" % (path, os.getpid())
     with open(part, "wb") as file:

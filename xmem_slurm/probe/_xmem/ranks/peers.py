@@ -11,14 +11,24 @@ Ranks that send each other tensors or objects (the stages of a pipeline) are not
 those whose shards of the optimizer's state differ: `differing` names them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import pickle
 import sys
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from _xmem.process import alive
 from _xmem.ranks import mail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    from _xmem.annotations import Device, Function, HasValues, ProcessGroup, Tensor
+    from _xmem.ranks.collectives import Collectives
 
 MOST_ELEMENTS = 4096
 """Of a tensor whose values are told: shapes, lengths, counts; nothing else decides what the other
@@ -30,29 +40,34 @@ class Peers:
     `known` has values.
     """
 
-    def __init__(self, torch, mailbox, collectives, known):
+    def __init__(
+        self, torch: ModuleType, mailbox: mail.Mail, collectives: Collectives, known: HasValues
+    ) -> None:
         self._torch, self.mailbox, self._collectives, self.known = (
             torch,
             mailbox,
             collectives,
             known,
         )
-        self._unlike = set()
-        self._coming = []  # what hears the values of tensors that are on their way
+        self._unlike: set[int] = set()
+        # what hears the values of tensors that are on their way
+        self._coming: list[Callable[[], None]] = []
 
-    def differing(self):
+    def differing(self) -> list[int]:
         """Return the ranks that may need another amount of memory than this one."""
         with contextlib.suppress(Exception):  # of an optimizer that is half built
             self._unlike.update(self._largest_shards())
         return sorted(self._unlike)
 
-    def _largest_shards(self):
+    def _largest_shards(self) -> set[int]:
         """Return the rank with the largest part of a ZeroRedundancyOptimizer, which gives
         parameters away whole.
         """
         module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
-        largest = set()
-        for optimizer in alive.made(self._torch.optim.Optimizer) if module else ():
+        largest: set[int] = set()
+        if module is None:
+            return largest
+        for optimizer in alive.made(self._torch.optim.Optimizer):
             if not isinstance(optimizer, module.ZeroRedundancyOptimizer):
                 continue
             parts = [
@@ -65,11 +80,11 @@ class Peers:
                 )
         return largest
 
-    def objects(self, function, _owner):
+    def objects(self, function: Function, _owner: object) -> Function:
         """Return what takes the place of one of torch's exchanges of objects."""
         return getattr(self, function.__name__)
 
-    def put(self, tensor, values):
+    def put(self, tensor: Tensor, values: Any) -> None:
         """Let these values, a list or None, be those of a tensor."""
         torch = self._torch
         known = None if values is None else torch.tensor(values, dtype=tensor.dtype, device="cpu")
@@ -77,15 +92,26 @@ class Peers:
 
     # -- objects: the arguments are torch.distributed's own, 2.4 to 2.15 ---------------------------
 
-    def all_gather_object(self, object_list, obj, group=None):
+    def all_gather_object(
+        self, object_list: list[Any], obj: Any, group: ProcessGroup | None = None
+    ) -> None:
         if not _c10d()._rank_not_in_group(group):
             object_list[:] = [copy.deepcopy(obj) for _ in object_list]
 
-    def gather_object(self, obj, object_gather_list=None, *_args, **_kwargs):
+    def gather_object(
+        self, obj: Any, object_gather_list: list[Any] | None = None, *_args: Any, **_kwargs: Any
+    ) -> None:
         if object_gather_list:
             self.all_gather_object(object_gather_list, obj)
 
-    def broadcast_object_list(self, object_list, src=None, group=None, device=None, group_src=None):
+    def broadcast_object_list(
+        self,
+        object_list: list[Any],
+        src: int | None = None,
+        group: ProcessGroup | None = None,
+        device: Device = None,
+        group_src: int | None = None,
+    ) -> None:
         if _c10d()._rank_not_in_group(group):
             return
         ranks = _Ranks(self, group, src, group_src)
@@ -97,12 +123,12 @@ class Peers:
 
     def scatter_object_list(
         self,
-        scatter_object_output_list,
-        scatter_object_input_list=None,
-        src=None,
-        group=None,
-        group_src=None,
-    ):
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: Any = None,
+        src: int | None = None,
+        group: ProcessGroup | None = None,
+        group_src: int | None = None,
+    ) -> None:
         if _c10d()._rank_not_in_group(group):
             return
         ranks = _Ranks(self, group, src, group_src)
@@ -114,15 +140,27 @@ class Peers:
             scatter_object_output_list[0] = ranks.take()
 
     def send_object_list(
-        self, object_list, dst=None, group=None, device=None, group_dst=None, **_kwargs
-    ):
+        self,
+        object_list: list[Any],
+        dst: int | None = None,
+        group: ProcessGroup | None = None,
+        device: Device = None,
+        group_dst: int | None = None,
+        **_kwargs: Any,
+    ) -> None:
         ranks = _Ranks(self, group, dst, group_dst)
         self._unlike.update(ranks.all)
         ranks.post(object_list, ranks.there)
 
     def recv_object_list(
-        self, object_list, src=None, group=None, device=None, group_src=None, **_kwargs
-    ):
+        self,
+        object_list: list[Any],
+        src: int | None = None,
+        group: ProcessGroup | None = None,
+        device: Device = None,
+        group_src: int | None = None,
+        **_kwargs: Any,
+    ) -> int:
         ranks = _Ranks(self, group, src, group_src)
         self._unlike.update(ranks.all)
         object_list[:] = ranks.take()
@@ -130,10 +168,12 @@ class Peers:
 
     # -- tensors: methods of torch's ProcessGroup --------------------------------------------------
 
-    def telling(self, send, _owner):
+    def telling(self, send: Function, _owner: object) -> Function:
         """Around ProcessGroup.send: small values are told beside it."""
 
-        def telling_send(group, tensors, dst, *args, **kwargs):
+        def telling_send(
+            group: ProcessGroup, tensors: list[Tensor], dst: int, *args: Any, **kwargs: Any
+        ) -> Any:
             ranks = _Ranks(self, group, in_group=dst)
             self._unlike.update(ranks.all)
             ranks.tell(tensors, [ranks.there])
@@ -141,10 +181,12 @@ class Peers:
 
         return telling_send
 
-    def told(self, recv, _owner):
+    def told(self, recv: Function, _owner: object) -> Function:
         """Around ProcessGroup.recv: of a rank that does not run nothing is known."""
 
-        def told_recv(group, tensors, src, *args, **kwargs):
+        def told_recv(
+            group: ProcessGroup, tensors: list[Tensor], src: int, *args: Any, **kwargs: Any
+        ) -> _Received:
             ranks = _Ranks(self, group, in_group=src)
             self._unlike.update(ranks.all)
             if ranks.there not in ranks.running:
@@ -156,16 +198,16 @@ class Peers:
 
         return told_recv
 
-    def told_as_one(self, batch, _owner):
+    def told_as_one(self, batch: Function, _owner: object) -> Function:
         """Around batch_isend_irecv: what is told in a batch is waited for once this rank has sent
         all of its own.
         """
 
-        def batch_isend_irecv(p2p_op_list):
+        def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
             self._coming.clear()
             works, heard = batch(p2p_op_list), self._coming[:]
 
-            def hear():
+            def hear() -> None:
                 for each in heard:
                     each()
 
@@ -173,10 +215,12 @@ class Peers:
 
         return batch_isend_irecv
 
-    def telling_all(self, broadcast, _owner):
+    def telling_all(self, broadcast: Function, _owner: object) -> Function:
         """Around ProcessGroup.broadcast: its root tells the others."""
 
-        def telling_broadcast(group, tensors, *args, **kwargs):
+        def telling_broadcast(
+            group: ProcessGroup, tensors: list[Tensor], *args: Any, **kwargs: Any
+        ) -> Any:
             root = getattr(args[0], "rootRank", None) if args else None
             ranks = _Ranks(self, group, in_group=root) if root is not None else None
             if ranks is not None and ranks.is_root:
@@ -189,7 +233,7 @@ class Peers:
         return telling_broadcast
 
 
-def _c10d():
+def _c10d() -> ModuleType:
     return sys.modules["torch.distributed.distributed_c10d"]
 
 
@@ -198,27 +242,36 @@ class _Ranks:
     between them.
     """
 
-    def __init__(self, peers, group, there=None, in_group=None):
+    here: int
+
+    def __init__(
+        self,
+        peers: Peers,
+        group: ProcessGroup | None,
+        there: int | None = None,
+        in_group: int | None = None,
+    ) -> None:
         self._peers = peers
         c10d = _c10d()
         group = group if group is not None else c10d._get_default_group()
-        self.here, self.there = c10d.get_rank(), there or 0
+        self.here: int = c10d.get_rank()
+        self.there = there or 0
         if in_group is not None:
             self.there = c10d.get_global_rank(group, in_group)
-        self.all = c10d.get_process_group_ranks(group)
+        self.all: list[int] = c10d.get_process_group_ranks(group)
         self.running = mail.running(c10d.get_world_size()) & set(self.all)
-        self.channel = c10d._get_process_group_name(group)
+        self.channel: str = c10d._get_process_group_name(group)
 
     @property
-    def is_root(self):
+    def is_root(self) -> bool:
         return self.here == self.there
 
-    def post(self, content, to):
+    def post(self, content: object, to: int) -> None:
         """Send to a rank, if it runs."""
         if to in self.running and to != self.here:
             self._peers.mailbox.post(self.channel, self.here, to, pickle.dumps(content))
 
-    def take(self):
+    def take(self) -> Any:
         """Return what the other rank sent.
 
         Raises:
@@ -230,33 +283,33 @@ class _Ranks:
             )
         return pickle.loads(self._peers.mailbox.take(self.channel, self.there, self.here))  # noqa: S301 - of this job
 
-    def tell(self, tensors, to):
+    def tell(self, tensors: Iterable[Tensor], to: Iterable[int]) -> None:
         """Send the values of small tensors."""
         for tensor in filter(_is_small, tensors):
             values = self._peers.known.of(tensor)
             for rank in to:
                 self.post(None if values is None else values.tolist(), rank)
 
-    def hear(self, tensors):
+    def hear(self, tensors: list[Tensor]) -> None:
         """Take the values of these small tensors, which are then no more in the list."""
         while tensors and self.there in self.running:
             values = self.take()
             self._peers.put(tensors.pop(0), values)
 
 
-def _is_small(tensor):
+def _is_small(tensor: Tensor) -> bool:
     return tensor.numel() <= MOST_ELEMENTS
 
 
 class _Received:
     """A Work whose wait() waits for what the sender tells, too."""
 
-    def __init__(self, work, hear):
+    def __init__(self, work: Any, hear: Callable[[], None]) -> None:
         self._work, self._hear = work, hear
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
 
-    def wait(self, *args, **kwargs):
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
         self._hear()
         return self._work.wait(*args, **kwargs)

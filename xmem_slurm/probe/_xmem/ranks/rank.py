@@ -9,16 +9,25 @@ rank to another (`ranks/peers`), or to and from all (`ranks/collectives`), what 
 (`ranks/checkpoints`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 from _xmem.process import alive
 from _xmem.ranks import mail
 from _xmem.ranks.collectives import Collectives
 from _xmem.ranks.peers import Peers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    from _xmem.annotations import Function, HasValues, Note, Optimizer, ProcessGroup
 
 _UNIQUE_ID = b"\x07" * 128
 """What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h),
@@ -44,17 +53,24 @@ class LoneRank:
     `known` has the values of its tensors, `level` says how many bytes are allocated.
     """
 
-    def __init__(self, torch, leave, known, level):
+    def __init__(
+        self,
+        torch: ModuleType,
+        leave: Callable[[], None],
+        known: HasValues,
+        level: Callable[[], int],
+    ) -> None:
         self._torch, self._level = torch, level
         self._waits, self._at_rest = _WAITS, 0
         self._bucket_bytes = 0  # of the gradients of all that was trained with DDP at once
-        self._left = []  # (rank, world size) of the groups of all ranks that were destroyed
+        # (rank, world size) of the groups of all ranks that were destroyed
+        self._left: list[tuple[int, int]] = []
         # torch's C++ holds a store that was written in Python only as long as Python does
-        self._stores = []
+        self._stores: list[Any] = []
         self.collectives = Collectives(torch, known)
         self.peers = Peers(torch, mail.Mail(leave), self.collectives, known)
 
-    def begin(self):
+    def begin(self) -> None:
         """Be ready before the job has any of torch.
 
         ProcessGroupNCCL's monitor thread would ask the store for the state of other ranks
@@ -64,13 +80,13 @@ class LoneRank:
         os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
         self.collectives.begin()
 
-    def rank_and_size(self):
+    def rank_and_size(self) -> tuple[int, int]:
         """Return (rank, world size) as torch.distributed has or last had them, else as the launcher
         set them.
         """
         return self._joined() or rank_and_size()
 
-    def _joined(self):
+    def _joined(self) -> tuple[int, int] | None:
         """Return the same of a process that has met the other ranks, else None: a data loader's
         worker has not.
         """
@@ -79,38 +95,38 @@ class LoneRank:
             return distributed.get_rank(), distributed.get_world_size()
         return self._left[-1] if self._left else None
 
-    def all_steady(self):
+    def all_steady(self) -> bool:
         """Say that this rank's steps only repeat themselves; whether so do those of all ranks that
         run with it.
         """
         return self._say("steady")
 
-    def ended(self):
+    def ended(self) -> bool:
         """Let the ranks that run with this one know that it tells them nothing more."""
         self._catch_up()
         return self._say("ended")
 
-    def _catch_up(self):
+    def _catch_up(self) -> None:
         """Have all that was launched be over, as on a GPU, before torch waits for its groups'
         collectives.
         """
         if self._torch.cuda.is_initialized():
             self._torch.cuda.synchronize()
 
-    def _say(self, state):
+    def _say(self, state: str) -> bool:
         rank, world = self._joined() or (0, 1)
         others = mail.running(world)
         if others:
             mail.say(state, rank)
         return mail.all_said(others)
 
-    def unlike(self):
+    def unlike(self) -> list[int]:
         """Return the ranks that this one cannot stand for: what they hold differs, or they may find
         no GPU.
         """
         return sorted({*self.peers.differing(), *self._without_gpu()})
 
-    def _without_gpu(self):
+    def _without_gpu(self) -> list[int]:
         """Return the first rank of this node that has no GPU of its number, where this one sees too
         few for all.
 
@@ -124,7 +140,7 @@ class LoneRank:
         seen = self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else here
         return [self.rank_and_size()[0] - rank + seen] if seen < here else []
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what is known to be missing."""
         missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
         if missing:
@@ -136,7 +152,7 @@ class LoneRank:
         if self._bucket_bytes:
             note("ddp-buckets", "DDP's first buckets", self._bucket_bytes)
 
-    def _first_buckets(self):
+    def _first_buckets(self) -> int:
         """Return the bytes in buckets that are made anew after a first step
         (`should_rebuild_buckets` in reducer.hpp).
 
@@ -154,24 +170,25 @@ class LoneRank:
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
     @functools.cached_property
-    def _store_class(self):
+    def _store_class(self) -> type:
         kept = self._stores
+        base: Any = self._torch.distributed.Store
 
-        class LoneStore(_Values, self._torch.distributed.Store):
-            def __init__(self, *args, **kwargs):
+        class LoneStore(_Values, base):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
                 kept.append(self)
 
         return LoneStore
 
-    def store(self, _store, _owner):
+    def store(self, _store: type, _owner: object) -> type:
         """Stores that would wait for other processes (TCPStore, FileStore) have everything at
         once.
         """
         return self._store_class
 
     @functools.cached_property
-    def _gloo_class(self):
+    def _gloo_class(self) -> type:
         """What stands for gloo's group, and for which torch's group without peers is an instance of
         it.
         """
@@ -184,37 +201,43 @@ class LoneRank:
         )  # gloo counts its collectives
 
         class Named(type):
-            def __instancecheck__(cls, thing):
+            def __instancecheck__(cls, thing: object) -> bool:
                 return isinstance(thing, without_peers)
 
         class ProcessGroupGloo(metaclass=Named):
-            def __new__(cls, _store, rank, size, *_args, **_kwargs):
+            def __new__(
+                cls, _store: object, rank: int, size: int, *_args: Any, **_kwargs: Any
+            ) -> Any:
                 options = [without_peers.Options()] if create is not without_peers else []
                 return create(rank, size, *options)
 
         return ProcessGroupGloo
 
-    def gloo(self, _group, _owner):
+    def gloo(self, _group: type, _owner: object) -> type:
         """Groups of CPU tensors (gloo) are torch's own group without peers, under gloo's name."""
         return self._gloo_class
 
-    def monitored_barrier(self, _barrier, _owner):
+    def monitored_barrier(self, _barrier: Function, _owner: object) -> Function:
         """A barrier of gloo's that would name the ranks that are missing."""
         c10d = sys.modules["torch.distributed.distributed_c10d"]
 
-        def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        def monitored_barrier(
+            group: ProcessGroup | None = None,
+            timeout: object = None,
+            wait_all_ranks: bool = False,
+        ) -> None:
             c10d.barrier(group=group)
 
         return monitored_barrier
 
-    def remembered(self, destroy, _owner):
+    def remembered(self, destroy: Function, _owner: object) -> Function:
         """Around destroy_process_group: rank and size hold on, and nothing is left for it to wait
         for.
         """
         c10d = sys.modules["torch.distributed.distributed_c10d"]
 
         @functools.wraps(destroy)
-        def destroy_process_group(*args, **kwargs):
+        def destroy_process_group(*args: Any, **kwargs: Any) -> None:
             if c10d.is_initialized():
                 self._left.append((c10d.get_rank(), c10d.get_world_size()))
             self._catch_up()
@@ -222,7 +245,7 @@ class LoneRank:
 
         return destroy_process_group
 
-    def let_watchdog_pass(self, register, _owner):
+    def let_watchdog_pass(self, register: Function, _owner: object) -> Function:
         """Give the watchdog its turn: here a step takes no time, and the tensors of many steps
         would live at once.
 
@@ -231,7 +254,9 @@ class LoneRank:
         while the next are made: here they never are, and what they may take is noted.
         """
 
-        def after_step(_optimizer, _args, _kwargs):
+        def after_step(
+            _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+        ) -> None:
             if self._joined() is not None and (self._waits or self._level() > self._at_rest):
                 self._bucket_bytes = max(self._bucket_bytes, self._first_buckets())
                 if self._waits and self._bucket_bytes:
@@ -244,7 +269,7 @@ class LoneRank:
         return register
 
 
-def rank_and_size():
+def rank_and_size() -> tuple[int, int]:
     """Return (rank, world size) as the launcher set them, or (0, 1)."""
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
@@ -254,50 +279,54 @@ class _Values:
     are that class's.
     """
 
-    def __init__(self, host_name="localhost", port=0, *_args, **_kwargs):
+    _values: dict[str, bytes]
+
+    def __init__(
+        self, host_name: str = "localhost", port: int = 0, *_args: Any, **_kwargs: Any
+    ) -> None:
         super().__init__()
         self.host, self.port, self._values = host_name, port, {}
 
-    def set(self, key, value):
+    def set(self, key: str, value: Any) -> None:
         self._values[key] = _as_bytes(value)
 
-    def get(self, key):
+    def get(self, key: str) -> bytes:
         return self._values.get(key, _UNIQUE_ID)
 
-    def compare_set(self, key, expected, desired):
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         if self._values.get(key, b"") == _as_bytes(expected):
             self.set(key, desired)
         return self._values.get(key, _as_bytes(expected))
 
-    def add(self, key, amount):
+    def add(self, key: str, amount: int) -> int:
         total = int(self._values.get(key, b"0")) + amount
         self._values[key] = b"%d" % total
         return total
 
-    def check(self, keys):
+    def check(self, keys: Iterable[str]) -> bool:
         return all(key in self._values for key in keys)
 
-    def wait(self, *_args):
+    def wait(self, *_args: Any) -> None:
         pass
 
-    def delete_key(self, key):
+    def delete_key(self, key: str) -> bool:
         return self._values.pop(key, None) is not None
 
-    def num_keys(self):
+    def num_keys(self) -> int:
         return len(self._values)
 
-    def set_timeout(self, timeout):
+    def set_timeout(self, timeout: object) -> None:
         pass
 
-    def has_extended_api(self):
+    def has_extended_api(self) -> bool:
         return False
 
 
-def _as_bytes(value):
+def _as_bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _wait_for_watchdog():
+def _wait_for_watchdog() -> None:
     """Wait until every watchdog has gone to sleep twice: between, it has looked once at all that
     was over by now.
     """
@@ -313,7 +342,7 @@ def _wait_for_watchdog():
         time.sleep(_WATCHDOG_SECONDS / 10)
 
 
-def _sleeps():
+def _sleeps() -> dict[str, int]:
     """Return how often each watchdog of this process has gone to sleep, by its thread (proc(5))."""
     found = {}
     for thread in os.listdir("/proc/self/task"):
