@@ -7,6 +7,8 @@ while it is on its way. Each content is the same in every process. The sources s
 forms.
 """
 
+from __future__ import annotations
+
 import functools
 import gzip
 import hashlib
@@ -15,6 +17,13 @@ import math
 import struct
 import tarfile
 import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    NoteFile = Callable[[int, bytes], None]
+    """Is told of a file: its size, and its first bytes."""
 
 PATTERN_BYTES = 15 * 1024
 """Of noise, repeated as pixels: shorter than deflate's window of 32 KiB, and no multiple of a
@@ -26,7 +35,7 @@ _BLOCK = 1 << 20
 _PATTERN = hashlib.shake_128(b"pixels").digest(PATTERN_BYTES)
 
 
-def find(address):
+def find(address: str) -> tuple[str, Callable[[NoteFile], bytes]] | None:
     """Return (name of the data set, what makes the file) for a URL whose file is known, else None.
 
     The latter returns the content, bytes; it is called with `note(size, first bytes)`, which it
@@ -35,10 +44,10 @@ def find(address):
     path, _, name = address.partition("?")[0].rpartition("/")
     if name not in _FILES:
         return None
-    title, form, *arguments = _FILES[name]
+    title, make = _FILES[name]
     if title == "MNIST":
         title = next((like for like in _LIKE_MNIST if like.lower() in path.lower()), title)
-    return title, functools.partial(form, *arguments)
+    return title, make
 
 
 class Body:
@@ -46,17 +55,19 @@ class Body:
     `after`.
     """
 
-    def __init__(self, before=b"", pixels=0, after=b"", start=0):
+    def __init__(
+        self, before: bytes = b"", pixels: int = 0, after: bytes = b"", start: int = 0
+    ) -> None:
         self._before, self._pixels, self._after, self._start = before, pixels, after, start
         self.size = len(before) + pixels + len(after)
         self._at = 0
 
-    def read(self, count):
+    def read(self, count: int = -1, /) -> bytes:
         """Return the next `count` bytes, fewer at the end."""
         begin, self._at = self._at, min(self.size, self._at + count)
         return self.part(begin, self._at)
 
-    def part(self, begin, end):
+    def part(self, begin: int, end: int) -> bytes:
         """Return the bytes from `begin` to before `end`."""
         first, last = (min(max(0, at - len(self._before)), self._pixels) for at in (begin, end))
         offset = (self._start + first) % PATTERN_BYTES
@@ -65,12 +76,12 @@ class Body:
         after = self._after[max(0, begin - beyond) : max(0, end - beyond)]
         return self._before[begin:end] + pattern[offset : offset + last - first] + after
 
-    def blocks(self):
+    def blocks(self) -> Iterator[bytes]:
         """Yield all of it."""
         return iter(lambda: self.read(_BLOCK), b"")
 
 
-def labels(count, classes, least=0):
+def labels(count: int, classes: int, least: int = 0) -> bytes:
     """Return `count` bytes, each a label."""
     chosen = bytes(least + value % classes for value in range(256))
     return hashlib.shake_128(b"labels").digest(count).translate(chosen)
@@ -79,7 +90,7 @@ def labels(count, classes, least=0):
 # -- forms -----------------------------------------------------------------------------------------
 
 
-def _idx(shape, classes, note):
+def _idx(shape: tuple[int, ...], classes: int, note: NoteFile) -> bytes:
     """MNIST's (http://yann.lecun.com/exdb/mnist, "File formats"), packed: a header, then bytes of
     labels or pixels.
     """
@@ -94,7 +105,13 @@ def _idx(shape, classes, note):
     return packed.getvalue()
 
 
-def _cifar(folder, batches, meta, kinds, note):
+def _cifar(
+    folder: str,
+    batches: dict[str, int],
+    meta: str,
+    kinds: dict[str, tuple[int, str]],
+    note: NoteFile,
+) -> bytes:
     """CIFAR's (https://www.cs.toronto.edu/~kriz/cifar.html, "python version"): pickles of Python 2.
 
     A picture has 3 x 32 x 32 bytes. `batches` maps a file to its count of pictures, `meta` is the
@@ -140,15 +157,15 @@ _DTYPE = (
 arraydescr_reduce)."""
 
 
-def _string(text):
+def _string(text: str) -> bytes:
     return b"U" + struct.pack("B", len(text)) + text.encode()
 
 
-def _strings(texts):
+def _strings(texts: Iterable[str]) -> bytes:
     return b"](" + b"".join(map(_string, texts)) + b"e"
 
 
-def _svhn(count, _note):
+def _svhn(count: int, _note: NoteFile) -> bytes:
     """SVHN's, "cropped digits" (http://ufldl.stanford.edu/housenumbers): X of 32 x 32 x 3 x count,
     y has 10 for zero.
 
@@ -172,7 +189,7 @@ def _svhn(count, _note):
     return content
 
 
-def _stl(note):
+def _stl(note: NoteFile) -> bytes:
     """STL-10's (https://cs.stanford.edu/~acoates/stl10): 3 x 96 x 96 bytes a picture, a byte a
     label, or none.
 
@@ -198,7 +215,9 @@ def _stl(note):
     return packed.getvalue()
 
 
-def _add(archive, note, path, body, size=None):
+def _add(
+    archive: tarfile.TarFile, note: NoteFile, path: str, body: Body, size: int | None = None
+) -> None:
     """Put a file into an archive, with a hole up to `size` (GNU tar's manual, "PAX Format, Version
     0.1").
     """
@@ -220,31 +239,23 @@ _CIFAR_100 = {"train": 50_000, "test": 10_000}
 _NAMES_10, _NAMES_100 = (10, "label_names"), (100, "fine_label_names")
 _KINDS_100 = {"fine_labels": _NAMES_100, "coarse_labels": (20, "coarse_label_names")}
 
-_FILES = {
-    "train-images-idx3-ubyte.gz": ("MNIST", _idx, (60_000, 28, 28), 0),
-    "train-labels-idx1-ubyte.gz": ("MNIST", _idx, (60_000,), 10),
-    "t10k-images-idx3-ubyte.gz": ("MNIST", _idx, (10_000, 28, 28), 0),
-    "t10k-labels-idx1-ubyte.gz": ("MNIST", _idx, (10_000,), 10),
+_FILES: dict[str, tuple[str, Callable[[NoteFile], bytes]]] = {
+    "train-images-idx3-ubyte.gz": ("MNIST", functools.partial(_idx, (60_000, 28, 28), 0)),
+    "train-labels-idx1-ubyte.gz": ("MNIST", functools.partial(_idx, (60_000,), 10)),
+    "t10k-images-idx3-ubyte.gz": ("MNIST", functools.partial(_idx, (10_000, 28, 28), 0)),
+    "t10k-labels-idx1-ubyte.gz": ("MNIST", functools.partial(_idx, (10_000,), 10)),
     "cifar-10-python.tar.gz": (
-        *(
-            "CIFAR-10",
-            _cifar,
-            "cifar-10-batches-py",
-            _CIFAR_10,
-            "batches.meta",
-            {"labels": _NAMES_10},
+        "CIFAR-10",
+        functools.partial(
+            _cifar, "cifar-10-batches-py", _CIFAR_10, "batches.meta", {"labels": _NAMES_10}
         ),
     ),
     "cifar-100-python.tar.gz": (
         "CIFAR-100",
-        _cifar,
-        "cifar-100-python",
-        _CIFAR_100,
-        "meta",
-        _KINDS_100,
+        functools.partial(_cifar, "cifar-100-python", _CIFAR_100, "meta", _KINDS_100),
     ),
-    "train_32x32.mat": ("SVHN", _svhn, 73_257),
-    "test_32x32.mat": ("SVHN", _svhn, 26_032),
+    "train_32x32.mat": ("SVHN", functools.partial(_svhn, 73_257)),
+    "test_32x32.mat": ("SVHN", functools.partial(_svhn, 26_032)),
     "stl10_binary.tar.gz": ("STL-10", _stl),
 }
-"""By the name of a file: the data set that it is of, and its form with what that needs to know."""
+"""By the name of a file: the data set that it is of, and what makes it."""

@@ -6,6 +6,8 @@ torchvision checks what it finds: of a file that was made here, known by its siz
 every digest is right. Data that is there is used as it is, and nothing is asked for.
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import http.client
@@ -14,9 +16,16 @@ import io
 import os
 import sys
 import types
+from typing import TYPE_CHECKING, Any
 
 from _xmem.offline import datasets
 from _xmem.process import network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Note
 
 LOG = "stand-in-data.log"
 """Beside the traces, for all Pythons of the dry run: a line a file, what it is known by and whose
@@ -26,16 +35,16 @@ it is."""
 class Downloads:
     """Serves one process; `folder` is where the traces go."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self._log = os.path.join(folder, LOG)
         self._content_of = functools.lru_cache(maxsize=2)(self._new)
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what was made up."""
         for title in sorted(set(self._made().values())):
             note("stand-in-data", title)
 
-    def _content(self, address):
+    def _content(self, address: str) -> bytes | None:
         """Return the content for a URL, or None where it is of no data set that is known."""
         known = datasets.find(address)
         if known is None:
@@ -43,10 +52,10 @@ class Downloads:
         network.forget()
         return self._content_of(address, *known)
 
-    def _new(self, _address, title, make):
+    def _new(self, _address: str, title: str, make: Callable[[datasets.NoteFile], bytes]) -> bytes:
         """Return what `make` gives, and note what it is known by."""
 
-        def note(size, first):
+        def note(size: int, first: bytes) -> None:
             with open(self._log, "a", encoding="utf-8") as log:
                 log.write("%s\t%s\n" % (_known_by(size, first), title))
 
@@ -54,7 +63,7 @@ class Downloads:
         note(len(content), content[: datasets.FIRST_BYTES])
         return content
 
-    def _made(self):
+    def _made(self) -> dict[str, str]:
         """Return {what a file is known by: the name of its data set} of all that was made in this
         dry run.
         """
@@ -66,11 +75,11 @@ class Downloads:
 
     # -- who asks (`patches`) ----------------------------------------------------------------------
 
-    def around_urllib(self, do_open, _handler):
+    def around_urllib(self, do_open: Function, _handler: type) -> Function:
         """Around what urllib opens addresses with."""
 
         @functools.wraps(do_open)
-        def opened(handler, http_class, request, **arguments):
+        def opened(handler: Any, http_class: type, request: Any, **arguments: Any) -> Any:
             """Ask the network, which is not there; then answer with what was made, if it is of a
             known data set.
             """
@@ -84,22 +93,22 @@ class Downloads:
                 b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: "
                 b"%d\r\n\r\n"
             )
-            connection = types.SimpleNamespace(
+            connection: Any = types.SimpleNamespace(
                 makefile=lambda _mode: io.BytesIO(head % len(content) + content)
             )
-            response = http.client.HTTPResponse(connection, method=request.get_method())
+            response: Any = http.client.HTTPResponse(connection, method=request.get_method())
             response.begin()
             response.url, response.msg = request.full_url, response.reason  # as do_open leaves it
             return response
 
         return opened
 
-    def around_requests(self, send, _adapter):
+    def around_requests(self, send: Function, _adapter: type) -> Function:
         """Around what requests sends with."""
         failed = sys.modules["requests.adapters"].ConnectionError
 
         @functools.wraps(send)
-        def sent(adapter, request, *args, **kwargs):
+        def sent(adapter: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return send(adapter, request, *args, **kwargs)
             except failed:
@@ -119,11 +128,11 @@ class Downloads:
 
         return sent
 
-    def trusting_own(self, check, _utils):
+    def trusting_own(self, check: Function, _utils: ModuleType) -> Function:
         """Around torchvision's check of what it finds."""
 
         @functools.wraps(check)
-        def checked(fpath, md5, **kwargs):
+        def checked(fpath: Any, md5: str, **kwargs: Any) -> bool:
             with open(fpath, "rb") as file:
                 first = file.read(datasets.FIRST_BYTES)
             return _known_by(os.path.getsize(fpath), first) in self._made() or check(
@@ -133,5 +142,5 @@ class Downloads:
         return checked
 
 
-def _known_by(size, first):
+def _known_by(size: int, first: bytes) -> str:
     return "%d %s" % (size, hashlib.sha256(first).hexdigest())

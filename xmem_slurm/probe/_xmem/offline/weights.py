@@ -7,29 +7,44 @@ it asks for weights: it keeps those it has. What comes with its own description 
 (transformers, diffusers) is refused as it was.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import inspect
 import sys
+from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts
 from _xmem.process import network
 
+if TYPE_CHECKING:
+    from types import ModuleType
 
-def loaded(load, _hub):
+    from _xmem.annotations import Function, Module, Tensor
+
+
+def loaded(load: Function, _hub: ModuleType) -> Function:
     """Around torch.hub's load_state_dict_from_url; torchvision takes the function when it is
     imported.
     """
     torch = sys.modules["torch"]
 
     @functools.wraps(load)
-    def loaded(url, model_dir=None, map_location=None, *args, **kwargs):
+    def loaded(
+        url: str,
+        model_dir: str | None = None,
+        map_location: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> dict[str, Tensor]:
         try:
             return load(url, model_dir, map_location, *args, **kwargs)
         except OSError:
-            name, shapes = _of_torchvision(torch, url)
-            if shapes is None:
+            found = _of_torchvision(torch, url)
+            if found is None:
                 raise
+        name, shapes = found
         _note(name)
         device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
         return {
@@ -40,14 +55,14 @@ def loaded(load, _hub):
     return loaded
 
 
-def _note(name):
+def _note(name: str) -> None:
     network.forget()
     doubts.note("stand-in-weights", name)
 
 
-def _of_torchvision(torch, url):
+def _of_torchvision(torch: ModuleType, url: str) -> tuple[str, dict[str, Tensor]] | None:
     """Return (name, state of a model without values) of the model whose weights are at `url`, or
-    (None, None).
+    None.
 
     "resnet50-0676ba61.pth": what follows the hyphen is a digest, and is another for other weights
     of the same model.
@@ -58,7 +73,7 @@ def _of_torchvision(torch, url):
             (name, each) for name in models.list_models() for each in models.get_model_weights(name)
         ]
     except (ImportError, AttributeError):  # no torchvision, or one older than 0.14
-        return None, None
+        return None
     stem = _stem(url)
     for name, weights in published:
         if (
@@ -80,23 +95,23 @@ def _of_torchvision(torch, url):
                 RuntimeError,
             ):  # it reads a value of a tensor as it is built
                 return name, build(weights=None, **options).state_dict()
-    return None, None
+    return None
 
 
-_AS_PUBLISHED = {"weights_backbone": None, "aux_loss": True}
+_AS_PUBLISHED: dict[str, Any] = {"weights_backbone": None, "aux_loss": True}
 
 
-def _stem(url):
+def _stem(url: str) -> str:
     return url.rpartition("/")[2].rpartition("-")[0]
 
 
-def kept_of_timm(load, _builder):
+def kept_of_timm(load: Function, _builder: ModuleType) -> Function:
     """Around what loads weights into a model of timm's that is built: it keeps those that it
     has.
     """
 
     @functools.wraps(load)
-    def loaded(model, *args, **kwargs):
+    def loaded(model: Module, *args: Any, **kwargs: Any) -> None:
         try:
             load(model, *args, **kwargs)
         except Exception as error:
