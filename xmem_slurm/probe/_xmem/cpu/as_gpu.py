@@ -5,7 +5,16 @@ What cannot be had by calling torch otherwise is left to the Orchestrator
 (`xmem_slurm/profile/orchestrator.py`).
 """
 
+from __future__ import annotations
+
 import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Tensor
 
 ATTENTION_DROPOUT = "xmem::attention_dropout"
 ATTENTION_LAYOUT = "xmem::attention_layout"
@@ -29,17 +38,17 @@ class GpuWays:
     number.
     """
 
-    def __init__(self, torch, major):
+    def __init__(self, torch: ModuleType, major: int) -> None:
         self._torch, self._major = torch, major
         self._functional = torch.nn.functional
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
-    def without_cudnn(self, _ask, _owner):
+    def without_cudnn(self, _ask: Function, _owner: object) -> Callable[[Tensor], bool]:
         """A CUDA build would have it lay out recurrent weights."""
         return lambda _tensor: False
 
-    def dropout(self, plain, _owner):
+    def dropout(self, plain: Function, _owner: object) -> Function:
         """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type
         on the CPU.
 
@@ -47,14 +56,19 @@ class GpuWays:
         """
         torch = self._torch
 
-        def dropout(input, p=0.5, training=True, inplace=False):  # noqa: A002 - torch's own name
+        def dropout(
+            input: Tensor,  # noqa: A002 - torch's own name
+            p: float = 0.5,
+            training: bool = True,
+            inplace: bool = False,
+        ) -> Tensor:
             if training and not inplace and 0 < p < 1 and input.numel():
                 return torch.native_dropout(input, p, True)[0]
             return plain(input, p, training, inplace)
 
         return dropout
 
-    def attention(self, attend, _owner):
+    def attention(self, attend: Function, _owner: object) -> Function:
         """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention
         without dropout only.
 
@@ -67,8 +81,14 @@ class GpuWays:
         )
 
         def scaled_dot_product_attention(
-            query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs
-        ):
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attn_mask: Tensor | None = None,
+            dropout_p: float = 0.0,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Tensor:
             with (
                 torch.autograd.profiler.record_function(ATTENTION_DROPOUT)
                 if dropout_p
@@ -82,7 +102,7 @@ class GpuWays:
 
         return scaled_dot_product_attention
 
-    def cross_entropy(self, plain, _owner):
+    def cross_entropy(self, plain: Function, _owner: object) -> Function:
         """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums
         in float32.
 
@@ -96,7 +116,13 @@ class GpuWays:
             (self._torch.float16, self._torch.bfloat16),
         )
 
-        def cross_entropy(input, target, weight=None, *args, **kwargs):  # noqa: A002 - torch's own name
+        def cross_entropy(
+            input: Tensor,  # noqa: A002 - torch's own name
+            target: Tensor,
+            weight: Tensor | None = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Tensor:
             of_classes = (
                 not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
             )
@@ -109,7 +135,7 @@ class GpuWays:
 
         return cross_entropy
 
-    def foreach(self, _devices, _owner):
+    def foreach(self, _devices: Function, _owner: object) -> Callable[[], list[str]]:
         """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the
         other on the CPU.
 
@@ -118,7 +144,7 @@ class GpuWays:
         return lambda: ["cuda", "cpu"]
 
 
-def _layout_of_efficient_attention(torch):
+def _layout_of_efficient_attention(torch: ModuleType) -> Callable[[Tensor], Tensor]:
     """Return what gives attention's output the strides that the memory-efficient kernel gives it:
     queries before heads.
 
@@ -128,17 +154,19 @@ def _layout_of_efficient_attention(torch):
     2.15.
     """
 
-    def by_queries(tensor):
+    def by_queries(tensor: Tensor) -> Tensor:
         return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
-    class Layout(torch.autograd.Function):
+    base: Any = torch.autograd.Function
+
+    class Layout(base):
         @staticmethod
-        def forward(_context, output):
+        def forward(_context: Any, output: Tensor) -> Tensor:
             with torch.autograd.profiler.record_function(ATTENTION_LAYOUT):
                 return by_queries(output).view_as(output)
 
         @staticmethod
-        def backward(_context, gradient):
+        def backward(_context: Any, gradient: Tensor) -> Tensor:
             return by_queries(gradient)
 
     return Layout.apply

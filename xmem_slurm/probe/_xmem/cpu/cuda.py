@@ -4,8 +4,17 @@
 Where a script would talk to the GPU, nothing happens, and it is done at once.
 """
 
+from __future__ import annotations
+
 import collections
 import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Environ, Function
 
 
 class _Idle:
@@ -16,31 +25,31 @@ class _Idle:
     device_index = 0
     cuda_stream = 0
 
-    def __init__(self, *_args, **_kwargs):
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         pass
 
-    def __enter__(self):
+    def __enter__(self) -> _Idle:
         return self
 
-    def __exit__(self, *_error):
+    def __exit__(self, *_error: Any) -> None:
         return None
 
-    def query(self):
+    def query(self) -> bool:
         return True
 
-    def elapsed_time(self, *_args, **_kwargs):
+    def elapsed_time(self, *_args: Any, **_kwargs: Any) -> float:
         return 1.0
 
-    def record(self, *_args, **_kwargs):
+    def record(self, *_args: Any, **_kwargs: Any) -> None:
         return None
 
-    def record_event(self, *_args, **_kwargs):
+    def record_event(self, *_args: Any, **_kwargs: Any) -> _Idle:
         return _Idle()
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         return None
 
-    def is_capturing(self):
+    def is_capturing(self) -> bool:
         return False
 
     wait = wait_event = wait_stream = record
@@ -51,7 +60,7 @@ class SiteGpu:
     variables.
     """
 
-    def __init__(self, torch, environ):
+    def __init__(self, torch: ModuleType, environ: Environ) -> None:
         name, count = environ["XMEM_DEVICE_NAME"], int(environ.get("XMEM_DEVICE_COUNT", "1"))
         major, _, minor = environ["XMEM_DEVICE_CAPABILITY"].partition(".")
         total = int(environ["XMEM_DEVICE_TOTAL_BYTES"])
@@ -67,7 +76,7 @@ class SiteGpu:
             is_multi_gpu_board=0,
         )
         self._torch = torch
-        self._answers = {
+        self._answers: dict[str, Any] = {
             "is_available": True,
             "is_initialized": True,
             "device_count": count,
@@ -85,7 +94,7 @@ class SiteGpu:
             "memory_summary": "",
             **dict.fromkeys(_NONE_USED.split(), 0),
         }
-        self._computed = {
+        self._computed: dict[str, Callable[[], Any]] = {
             "get_rng_state": torch.get_rng_state,
             "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
             "memory_stats": lambda: collections.defaultdict(int),
@@ -94,7 +103,7 @@ class SiteGpu:
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
-    def answer(self, question, _owner):
+    def answer(self, question: Function, _owner: object) -> Function:
         """Say it of the site's GPU: a function of its own for each, as torch._dynamo looks them up
         by identity.
         """
@@ -105,19 +114,19 @@ class SiteGpu:
         value = self._answers.get(name)
         return lambda *_args, **_kwargs: value
 
-    def idle(self, kind, _owner):
+    def idle(self, kind: type, _owner: object) -> type:
         """Stand for a stream, an event or a context."""
         return type(kind.__name__, (_Idle,), {})
 
-    def version(self, version, _owner):
+    def version(self, version: str | None, _owner: object) -> str:
         """Scripts and libraries take a None for "no GPU"."""
         return version or "12.8"
 
-    def pinned(self, _pin, _owner):
+    def pinned(self, _pin: Function, _owner: object) -> Function:
         """Memory is as it is; a data loader's thread calls this, outside of the mode."""
         return lambda tensor, device=None: tensor
 
-    def is_pinned(self, _ask, _owner):
+    def is_pinned(self, _ask: Function, _owner: object) -> Function:
         """It never is."""
         return lambda tensor, device=None: False
 

@@ -8,11 +8,20 @@ seconds. A number that is read is zero, and of a mask everything is selected. Wh
 depend on values there is no forecast.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import threading
 import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Dtype, Module, Tensor
 
 LONGEST_SECONDS = 60
 """A forecast that takes longer comes too late."""
@@ -23,7 +32,13 @@ _COPIED_BYTES = 32 << 20
 _TRIES = 5
 
 
-def forecast(torch, module, args, kwargs, answer):
+def forecast(
+    torch: ModuleType,
+    module: Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    answer: Callable[[float, int], None],
+) -> None:
     """Call `answer(forward_seconds, kept_bytes)` from another thread once it is known; never, if it
     cannot be known.
     """
@@ -44,14 +59,16 @@ def forecast(torch, module, args, kwargs, answer):
     ).start()
 
 
-def _listen(reading, answer):
+def _listen(reading: int, answer: Callable[[float, int], None]) -> None:
     with os.fdopen(reading) as pipe:
         said = pipe.read()
     if said:
         answer(*json.loads(said))
 
 
-def _answer(torch, module, args, kwargs, writing):
+def _answer(
+    torch: ModuleType, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], writing: int
+) -> None:
     """Run in the forked process, which ends here."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -70,15 +87,17 @@ class _Counts:
     largest tensor.
     """
 
-    def __init__(self):
-        self.flops = {}
+    def __init__(self) -> None:
+        self.flops: dict[Dtype, int] = {}
         self.moved = self.kept = self.largest = 0
 
-    def main_type(self):
-        return max(self.flops, key=self.flops.get, default=None)
+    def main_type(self) -> Dtype | None:
+        return max(self.flops, key=lambda dtype: self.flops[dtype], default=None)
 
 
-def _count(torch, module, args, kwargs):
+def _count(
+    torch: ModuleType, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Counts:
     """Return the counts of one call of a module, run on shapes alone."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -90,7 +109,13 @@ def _count(torch, module, args, kwargs):
     storages = {}  # what is kept is held, too: addresses are not used again
 
     class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        def __torch_dispatch__(
+            self,
+            func: Any,
+            _types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
             if func is aten._local_scalar_dense.default:
                 return 0.0 if args[0].is_floating_point() else 0
             if func is aten.nonzero.default:
@@ -106,7 +131,7 @@ def _count(torch, module, args, kwargs):
                 counts.flops[made[0].dtype] = counts.flops.get(made[0].dtype, 0) + flops
             return result
 
-    def keep(tensor):
+    def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage() if isinstance(tensor, FakeTensor) else None
         if storage is not None and storage._cdata not in storages:
             storages[storage._cdata] = storage
@@ -124,7 +149,7 @@ def _count(torch, module, args, kwargs):
     return counts
 
 
-def _pace(torch, dtype):
+def _pace(torch: ModuleType, dtype: Dtype | None) -> tuple[float, float]:
     """Return operations a second of one thread, and bytes a second."""
     one = torch.ones(_EDGE, _EDGE, dtype=dtype or torch.float32)
     copied = torch.ones(_COPIED_BYTES // 4)
@@ -132,7 +157,7 @@ def _pace(torch, dtype):
     return 2 * _EDGE**3 / product, 2 * _COPIED_BYTES / copy
 
 
-def _seconds(work):
+def _seconds(work: Callable[[], object]) -> float:
     """Return the best of a few: what others do on this machine meanwhile is not its pace."""
     best = float("inf")
     for _ in range(_TRIES):

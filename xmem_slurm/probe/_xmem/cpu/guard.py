@@ -5,12 +5,22 @@ pass begins, by the forward pass; after each step, by that step; and when the ti
 are those of the budget.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
 from _xmem.cpu import forecast
 from _xmem.process import alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Module
+    from _xmem.process.budget import TimeLeft
 
 LEAST_STEPS = 2
 """The first step lacks the optimizer's state, the second is the first whole one. What cannot end
@@ -33,17 +43,19 @@ class Guard:
     process.
     """
 
-    def __init__(self, budget, memory_bytes, refuse):
+    def __init__(
+        self, budget: TimeLeft, memory_bytes: int | None, refuse: Callable[[str], None]
+    ) -> None:
         self._budget = budget
         self._memory = memory_bytes
         self._refuse = refuse
-        self._torch = None
-        self._forward_began = None
-        self._step_began = None
+        self._torch: Any = None
+        self._forward_began: float | None = None
+        self._step_began: float | None = None
         self._steps = 0
         self._over = not budget.is_limited()
 
-    def begin(self, torch):
+    def begin(self, torch: ModuleType) -> None:
         """Watch from here on: the script uses its GPU for the first time."""
         self._torch = torch
         self._step_began = self._budget.own()
@@ -51,18 +63,18 @@ class Guard:
             threading.Thread(target=self._watch, name="xmem", daemon=True).start()
             self._around_first_call()
 
-    def end(self):
+    def end(self) -> None:
         """Let the process be."""
         self._over = True
 
-    def forward(self):
+    def forward(self) -> None:
         """Note that a model begins to compute; one that does so before the script uses its GPU is
         none of ours.
         """
         if self._forward_began is None and self._torch is not None:
             self._forward_began = self._budget.own()
 
-    def backward(self):
+    def backward(self) -> None:
         """Judge a first step by its forward pass."""
         if self._steps == 0 and self._forward_began is not None:
             forward = self._budget.own() - self._forward_began
@@ -72,21 +84,22 @@ class Guard:
             )
             self._forward_began = None
 
-    def stepped(self):
+    def stepped(self) -> bool:
         """Count an optimizer step; return whether there is time for one more."""
         now = self._budget.own()
+        assert self._step_began is not None
         seconds, self._step_began = now - self._step_began, now
         self._steps += 1
         if self._steps < LEAST_STEPS:
             self._judge(0, seconds * (LEAST_STEPS - self._steps))
         return SPREAD * seconds <= self._budget.left()
 
-    def _around_first_call(self):
+    def _around_first_call(self) -> None:
         """Ask for a forecast when a model is first called to be trained."""
         torch, module = self._torch, self._torch.nn.Module
         call = module.__call__
 
-        def called(model, *args, **kwargs):
+        def called(model: Module, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled() and model.training:
                 module.__call__ = call
                 if not self._over:
@@ -96,14 +109,14 @@ class Guard:
 
         module.__call__ = called
 
-    def _foreseen(self, forward_seconds, kept_bytes):
+    def _foreseen(self, forward_seconds: float, kept_bytes: int) -> None:
         """Judge by the forecast, in a thread of its own while the model computes."""
         if self._steps == 0:
             self._judge(
                 self._states() + kept_bytes, forward_seconds * (1 + BACKWARD_SHARE) * LEAST_STEPS
             )
 
-    def _states(self):
+    def _states(self) -> int:
         """Bytes that gradients and optimizer state will take."""
         modules = alive.instances(self._torch.nn.Module)
         trainable = {
@@ -114,7 +127,7 @@ class Guard:
         }
         return STATES * sum(p.numel() * p.element_size() for p in trainable.values())
 
-    def _judge(self, more_bytes, more_seconds):
+    def _judge(self, more_bytes: int, more_seconds: float) -> None:
         if self._over:
             return
         resident, left = _resident_bytes(), self._budget.left()
@@ -131,7 +144,7 @@ class Guard:
             + "it needs %s here, and has %s and %s" % (needs, _size(allowed), _duration(left))
         )
 
-    def late(self):
+    def late(self) -> str | None:
         """Return what is to be said now that the time is spent; None where there are steps enough
         for an answer.
         """
@@ -141,7 +154,7 @@ class Guard:
             self._steps + 1
         )
 
-    def _watch(self):
+    def _watch(self) -> None:
         """End the process when its time is spent: nobody but its own thread could stop the
         profiler.
 
@@ -156,12 +169,12 @@ class Guard:
             self._refuse(why)
 
 
-def _resident_bytes():
+def _resident_bytes() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _available_bytes():
+def _available_bytes() -> int:
     """Bytes of host memory that this machine has left. Source: MemAvailable, proc_meminfo(5), in
     KiB.
     """
@@ -169,9 +182,9 @@ def _available_bytes():
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
 
 
-def _size(count):
+def _size(count: float) -> str:
     return "%.1f GB" % (count / 1e9) if count < 10e9 else "%.0f GB" % (count / 1e9)
 
 
-def _duration(seconds):
+def _duration(seconds: float) -> str:
     return "%.0f s" % max(0.0, seconds) if seconds < 100 else "%.0f minutes" % (seconds / 60)

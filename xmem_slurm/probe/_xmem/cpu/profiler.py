@@ -6,10 +6,13 @@ on values: kernels really run. It begins when the script first uses the GPU, and
 after `PROFILED_STEPS` optimizer steps.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import resource
 import time
+from typing import TYPE_CHECKING, Any
 
 from _xmem import patches
 from _xmem.cpu.as_gpu import GpuWays
@@ -20,6 +23,12 @@ from _xmem.cpu.workspaces import Workspaces
 from _xmem.engine import ProbeEngine
 from _xmem.process import alive, description, ends, stand_ins
 from _xmem.ranks import rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from _xmem.annotations import Environ, Function, Module, Optimizer
+    from _xmem.process.times import Times
 
 SCHEMA_VERSION = 1
 PROFILED_STEPS = 3
@@ -36,26 +45,26 @@ class Profiler(ProbeEngine):
 
     table = patches.CPU
 
-    def __init__(self, environ, times):
-        self._redirect = None
+    def __init__(self, environ: Environ, times: Times) -> None:
+        self._redirect: Any = None
         super().__init__(environ, times)
 
-    def _begin(self):
+    def _begin(self) -> None:
         super()._begin()
-        self._profile = None
-        self._started = None
+        self._profile: Any = None
+        self._started: float | None = None
         self._rounds = 0
-        self._tags = []
-        self._rows = []
-        self._library_doubts = None
-        self._scopes = []
-        self._names = {}
+        self._tags: list[dict[str, Any]] = []
+        self._rows: list[list[Any]] = []
+        self._library_doubts: list[dict[str, Any]] | None = None
+        self._scopes: list[tuple[Module, Any]] = []
+        self._names: dict[int, str] = {}
         memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
         self._guard = Guard(self._budget, memory, self.give_up)
 
     # -- around `import torch` ---------------------------------------------------------------------
 
-    def before_torch(self, folder):
+    def before_torch(self, folder: str) -> None:
         """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins
         will do.
 
@@ -72,7 +81,7 @@ class Profiler(ProbeEngine):
                 self.give_up(str(error))
         self.write("importing")
 
-    def _parts(self):
+    def _parts(self) -> dict[str, Any]:
         torch, environ = self._torch, self._environ
         self._redirect = Redirect(torch, self._start)
         major = int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0])
@@ -83,20 +92,20 @@ class Profiler(ProbeEngine):
             "ways": GpuWays(torch, major),
         }
 
-    def _hooked(self):
+    def _hooked(self) -> None:
         self._redirect.begin("lstm" in self._away)
 
-    def module_entered(self, register, _owner):
+    def module_entered(self, register: Function, _owner: object) -> Function:
         """Have torch tell of modules that are called."""
         register(self._enter_module)
         return register
 
-    def module_left(self, register, _owner):
+    def module_left(self, register: Function, _owner: object) -> Function:
         """Have torch tell of modules that return."""
         register(self._leave_module, always_call=True)
         return register
 
-    def _start(self):
+    def _start(self) -> None:
         profiler = (
             self._torch.autograd.profiler
         )  # torch.profiler wraps it in schedules, and imports the compiler
@@ -107,7 +116,7 @@ class Profiler(ProbeEngine):
 
     # -- while the job runs ------------------------------------------------------------------------
 
-    def _enter_module(self, module, _inputs):
+    def _enter_module(self, module: Module, _inputs: object) -> None:
         if not self._scopes:
             for name, part in module.named_modules():
                 self._names.setdefault(id(part), name or type(module).__name__)
@@ -118,17 +127,19 @@ class Profiler(ProbeEngine):
         scope.__enter__()
         self._scopes.append((module, scope))
 
-    def _leave_module(self, module, _inputs, _output):
+    def _leave_module(self, module: Module, _inputs: object, _output: object) -> None:
         if self._scopes and self._scopes[-1][0] is module:
             self._scopes.pop()[1].__exit__(None, None, None)
 
     @contextlib.contextmanager
-    def _within_backward(self):
+    def _within_backward(self) -> Iterator[None]:
         self._guard.backward()
         with self._torch.autograd.profiler.record_function(_BACKWARD):
             yield
 
-    def _after_step(self, optimizer, _args, _kwargs):
+    def _after_step(
+        self, optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> None:
         """Tag what the optimizer holds; end where there were steps enough, or there is no time for
         one more.
         """
@@ -151,7 +162,7 @@ class Profiler(ProbeEngine):
         if self._rounds >= LEAST_STEPS and not time_for_more:
             self.leave("budget")
 
-    def _tag(self, category, values):
+    def _tag(self, category: str, values: Iterable[Any]) -> None:
         addresses = set()
         for each in description.leaves(values):
             if isinstance(each, self._torch.Tensor):
@@ -160,7 +171,7 @@ class Profiler(ProbeEngine):
         with self._torch.autograd.profiler.record_function("%s%d" % (_TAG, len(self._tags))):
             self._tags.append({"category": category, "addresses": sorted(addresses)})
 
-    def _tag_modules(self):
+    def _tag_modules(self) -> None:
         modules = alive.instances(self._torch.nn.Module)
         with contextlib.suppress(Exception):  # a module that is half built
             self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
@@ -168,12 +179,12 @@ class Profiler(ProbeEngine):
 
     # -- the end of a process ----------------------------------------------------------------------
 
-    def in_child(self):
+    def in_child(self) -> None:
         """Forget the parent's run: a forked child has no profiler of its own."""
         self._begin()
         self._finished = True
 
-    def finish(self, state, error=None):
+    def finish(self, state: str, error: str | None = None) -> None:
         """Stop the profiler and write what it saw."""
         with self._lock:
             if self._is_over():
@@ -198,7 +209,7 @@ class Profiler(ProbeEngine):
                 self._library_doubts = workspaces.doubts()
             self.write(state)
 
-    def write(self, state):
+    def write(self, state: str) -> None:
         """Write what was seen under `state`."""
         settings = os.environ.get(
             "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
@@ -216,7 +227,7 @@ class Profiler(ProbeEngine):
         description.write(self._file + ".profile.gz", recording)
 
 
-def _rows(roots, workspaces):
+def _rows(roots: Iterable[Any], workspaces: Callable[[Any], list[int]]) -> list[list[Any]]:
     """Flatten the profiler's tree, by time: ["o", parent, name, [input], [bytes]] and ["m", parent,
     address, bytes].
 
@@ -242,9 +253,9 @@ def _rows(roots, workspaces):
     return rows
 
 
-def _is_tensor(metadata):
+def _is_tensor(metadata: Any) -> bool:
     return hasattr(metadata, "storage_data_ptr")
 
 
-def _tensor(metadata):
+def _tensor(metadata: Any) -> list[Any]:
     return [metadata.storage_data_ptr or 0, list(metadata.sizes), str(metadata.dtype)[6:]]

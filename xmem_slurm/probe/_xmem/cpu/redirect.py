@@ -8,10 +8,19 @@ happen inside scopes that the profiler sees (`TO_DEVICE`, `ON_DEVICE`, `TO_HOST`
 that the site would give.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from _xmem.cpu import as_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    from _xmem.annotations import Device, Dtype, Function, Tensor
 
 TO_DEVICE = "xmem::to_device"
 ON_DEVICE = "xmem::on_device"
@@ -25,11 +34,11 @@ class Redirect:
     does.
     """
 
-    def __init__(self, torch, on_first_use):
+    def __init__(self, torch: ModuleType, on_first_use: Callable[[], None]) -> None:
         self._torch = torch
         self._mode = _mode(torch, on_first_use)
 
-    def begin(self, with_onednn):
+    def begin(self, with_onednn: bool) -> None:
         """Redirect from now on, for as long as this process runs; oneDNN is never left out if it is
         `with_onednn`.
         """
@@ -39,39 +48,45 @@ class Redirect:
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
-    def generator(self, real, _owner):
+    def generator(self, real: Any, _owner: object) -> type:
         """A generator of the GPU's is the CPU's."""
 
-        class GeneratorKind(type(real)):
-            def __instancecheck__(cls, thing):
+        class GeneratorKind(type(real)):  # type: ignore[misc] # torch's own, which mypy knows not
+            def __instancecheck__(cls, thing: object) -> bool:
                 return isinstance(thing, real)
 
         class Generator(real, metaclass=GeneratorKind):
-            def __new__(cls, device="cpu"):
+            def __new__(cls, device: Device = "cpu") -> Any:
                 return real("cpu" if is_gpu(device) else device)
 
         return Generator
 
-    def autocast(self, init, _owner):
+    def autocast(self, init: Function, _owner: object) -> Function:
         """CUDA's autocast becomes the CPU's, with CUDA's default type."""
         half = self._torch.float16
 
-        def cpu_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        def cpu_init(
+            self: Any,
+            device_type: str,
+            dtype: Dtype | None = None,
+            enabled: bool = True,
+            cache_enabled: bool | None = None,
+        ) -> None:
             if device_type == "cuda":
                 device_type, dtype = "cpu", dtype or half
             init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
         return cpu_init
 
-    def asked_of_autocast(self, ask, _owner):
+    def asked_of_autocast(self, ask: Function, _owner: object) -> Function:
         """What is asked of CUDA's autocast, the CPU's answers."""
         return lambda device_type="cpu": ask("cpu" if device_type == "cuda" else device_type)
 
-    def gpu_type(self, _ask, _owner):
+    def gpu_type(self, _ask: Function, _owner: object) -> Function:
         """The type of CUDA's autocast is the CPU's."""
         return lambda: self._torch.get_autocast_dtype("cpu")
 
-    def scaler(self, make, _owner):
+    def scaler(self, make: Function, _owner: object) -> Function:
         """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until
         none overflows.
 
@@ -79,16 +94,16 @@ class Redirect:
         that counts.
         """
 
-        def init(self, *args, **kwargs):
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
             self._init_scale = 1.0
 
         return init
 
-    def load(self, load, _owner):
+    def load(self, load: Function, _owner: object) -> Function:
         """Around torch.load."""
 
-        def load_to_host(f, map_location=None, *args, **kwargs):
+        def load_to_host(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
             """Load to the host, then copy: without `map_location` what was saved from the GPU, by
             its mark.
             """
@@ -98,16 +113,18 @@ class Redirect:
 
         return load_to_host
 
-    def parameter(self, make, _owner):
+    def parameter(self, make: Function, _owner: object) -> Function:
         """A parameter is a new object over the tensor that it is made from: it keeps the mark."""
 
-        def make_marked(cls, data=None, requires_grad=True):
+        def make_marked(
+            cls: type, data: Tensor | None = None, requires_grad: bool = True
+        ) -> Tensor:
             made = make(cls, data, requires_grad)
             return _mark(self._torch, made) if is_marked(data) else made
 
         return make_marked
 
-    def device_context(self, ask, _owner):
+    def device_context(self, ask: Function, _owner: object) -> Function:
         """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we
         stand in for them.
         """
@@ -116,7 +133,13 @@ class Redirect:
             importlib.import_module("torch.utils._device")._device_constructors,
         )
 
-        def create(self, func, types, args=(), kwargs=None):
+        def create(
+            self: Any,
+            func: Function,
+            types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
             kwargs = kwargs or {}
             if is_gpu(self.device) and func in constructors() and kwargs.get("device") is None:
                 return mode.create(func, args, kwargs)
@@ -125,7 +148,7 @@ class Redirect:
         return create
 
 
-def is_gpu(device):
+def is_gpu(device: Any) -> bool:
     """Whether `device`, in any way that torch lets scripts write it, is a GPU."""
     if isinstance(device, str):
         return device.startswith("cuda")
@@ -134,14 +157,14 @@ def is_gpu(device):
     return isinstance(device, int) or getattr(device, "type", None) == "cuda"
 
 
-def is_marked(tensor):
+def is_marked(tensor: Tensor) -> bool:
     return getattr(tensor, "__dict__", {}).get(_MARK, False)
 
 
 # -- tensors ---------------------------------------------------------------------------------------
 
 
-def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, once torch is there
+def _mode(torch: ModuleType, on_first_use: Callable[[], None]) -> Any:  # noqa: C901 - a class whose base is torch's, once torch is there
     """Return the mode that redirects what torch is called for."""
     from torch.overrides import TorchFunctionMode
 
@@ -152,9 +175,9 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
     class Mode(TorchFunctionMode):
         """Sees every call of torch's Python interface in this thread."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
-            self._on_first_use = on_first_use
+            self._on_first_use: Callable[[], None] | None = on_first_use
             self._special = {
                 tensor.to: self._to,
                 tensor.cuda: self._cuda,
@@ -178,7 +201,13 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
             }
             self._float32 = functions - {None}
 
-        def __torch_function__(self, func, types, args=(), kwargs=None):
+        def __torch_function__(
+            self,
+            func: Function,
+            types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
             kwargs = kwargs or {}
             special = self._special.get(func)
             if special is not None:
@@ -189,25 +218,25 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                 return self._in_float32(func, args, kwargs)
             return self._marked_like(func(*args, **kwargs), args, kwargs)
 
-        def create(self, func, args, kwargs):
+        def create(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             """Call a function that creates tensors on the GPU."""
             self.used()
             with scope(ON_DEVICE):
                 return _mark(torch, func(*args, **{**kwargs, "device": "cpu"}))
 
-        def used(self):
+        def used(self) -> None:
             """Note that the script is about to use the GPU."""
             if self._on_first_use is not None:
                 begin, self._on_first_use = self._on_first_use, None
                 begin()
 
-        def _marked_like(self, result, args, kwargs):
+        def _marked_like(self, result: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> Any:
             if _any_marked(args) or (kwargs and _any_marked(kwargs.values())):
                 return _mark(torch, result)
             return result
 
-        def _in_float32(self, func, args, kwargs):
-            def widened(value):
+        def _in_float32(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            def widened(value: Any) -> Any:
                 if isinstance(value, tensor) and value.dtype in half:
                     return self._marked_like(value.float(), (value,), {})
                 return value
@@ -218,11 +247,11 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                     func(*[widened(value) for value in args], **wide), args, kwargs
                 )
 
-        def keep_onednn(self):
+        def keep_onednn(self) -> None:
             """This torch cannot be told to do without."""
             del self._special[torch.lstm]
 
-        def _lstm(self, func, args, kwargs):
+        def _lstm(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does
             not ask.
             """
@@ -234,7 +263,7 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
             finally:
                 torch._C._set_mkldnn_enabled(with_it)
 
-        def _to(self, func, args, kwargs):
+        def _to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             """Copy between what lies on the GPU and what does not; what is on its side already
             stays.
             """
@@ -264,7 +293,7 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                 moved = func(value, "cpu", *rest, **kwargs)
             return _mark(torch, moved) if there else moved
 
-        def _cuda(self, _func, args, kwargs):
+        def _cuda(self, _func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
             memory_format = kwargs.get("memory_format")
             return self._to(
                 tensor.to,
@@ -272,13 +301,15 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                 {"memory_format": memory_format} if memory_format else {},
             )
 
-        def _cpu(self, _func, args, _kwargs):
+        def _cpu(self, _func: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
             return self._to(tensor.to, (args[0], "cpu"), {})
 
-        def _device_of(self, func, args, kwargs):
+        def _device_of(
+            self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Device:
             return torch.device("cuda", 0) if is_marked(args[0]) else func(*args, **kwargs)
 
-        def _set_data(self, func, args, kwargs):
+        def _set_data(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             func(*args, **kwargs)
             if is_marked(args[1]):
                 setattr(args[0], _MARK, True)
@@ -288,7 +319,7 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
     return Mode()
 
 
-def _any_marked(values):
+def _any_marked(values: Iterable[Any]) -> bool:
     for value in values:
         if isinstance(value, (list, tuple)):
             if _any_marked(value):
@@ -298,7 +329,7 @@ def _any_marked(values):
     return False
 
 
-def _mark(torch, value):
+def _mark(torch: ModuleType, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         with contextlib.suppress(AttributeError):
             setattr(value, _MARK, True)
@@ -308,7 +339,7 @@ def _mark(torch, value):
     return value
 
 
-def _moved(torch, value, all_of_it, marked):
+def _moved(torch: ModuleType, value: Any, all_of_it: bool, marked: bool) -> Any:
     if isinstance(value, torch.Tensor):
         was_marked = value.__dict__.pop(_MARK, False)
         return value.cuda() if all_of_it or (marked and was_marked) else value

@@ -7,7 +7,18 @@ takes the workspace from its allocator, which counts it. So both engines have th
 their doubts about them, from the same place; those about batch norm, too.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from _xmem.process import stand_ins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from ctypes import CDLL
+    from types import ModuleType
+
+    from _xmem.annotations import Function
 
 _BACKWARD = "aten::convolution_backward"
 _OPERATORS = ("aten::convolution", "aten::batch_norm", _BACKWARD)
@@ -22,7 +33,7 @@ class Workspaces:
     those of its tree the strides of the tensors.
     """
 
-    def __init__(self, torch, runtime, seen):
+    def __init__(self, torch: ModuleType, runtime: CDLL | None, seen: Any) -> None:
         self._torch = torch
         self._runtime = runtime
         wanted = (
@@ -30,7 +41,7 @@ class Workspaces:
         )
         self._events = {each.correlation_id(): each for each in wanted}
 
-    def doubts(self):
+    def doubts(self) -> list[dict[str, Any]] | None:
         """Return what is not known of the workspaces, [{code, detail, count}]; None where nothing
         could be asked.
         """
@@ -40,7 +51,7 @@ class Workspaces:
             doubt for doubt in stand_ins.doubts(self._runtime) if doubt["code"].startswith(_DOUBTS)
         ]
 
-    def of(self, event):
+    def of(self, event: Any) -> list[int]:
         """Return the bytes that an operator of the profiler's tree takes while it computes each of
         its results.
         """
@@ -56,7 +67,7 @@ class Workspaces:
             self._runtime, self._events = None, {}
             return []
 
-    def _asked(self, event, numbers):
+    def _asked(self, event: Any, numbers: Iterable[Any]) -> list[int]:
         arguments = list(map(self._argument, event.extra_fields.inputs, numbers))
         operator = getattr(self._torch.ops.aten, event.name[len("aten::") :])
         if event.name != _BACKWARD:
@@ -65,14 +76,14 @@ class Workspaces:
         one_by_one = [[n == m for m in range(len(wanted))] for n, each in enumerate(wanted) if each]
         return [self._taken(operator, [*arguments, one]) for one in one_by_one]
 
-    def _taken(self, operator, arguments):
+    def _taken(self, operator: Function, arguments: list[Any]) -> int:
         self._torch._C._cuda_resetPeakMemoryStats(0)
         result = operator(*arguments)
         held = self._torch._C._cuda_memoryStats(0)["requested_bytes"]["all"]
         del result
         return held["peak"] - held["current"]
 
-    def _argument(self, seen, number):
+    def _argument(self, seen: Any, number: Any) -> Any:
         if not hasattr(seen, "strides"):
             return number
         return self._torch.empty_strided(
