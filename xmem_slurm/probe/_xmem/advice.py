@@ -12,23 +12,33 @@ other dry run.
 on already.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Module
 
 
 class JobChange:
     """The change that is tried in this process."""
 
-    def __init__(self, torch, batch=None):
+    def __init__(self, torch: ModuleType, batch: str | None = None) -> None:
         self._torch = torch
-        self._changes = set()  # in words; "" is one that was not made in one way
-        self._looked_at = weakref.WeakSet()
+        self._changes: set[str] = set()  # in words; "" is one that was not made in one way
+        self._looked_at: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch = int(batch) if batch else None  # what is wanted of each; None: half of it
-        self._batch_sizes = weakref.WeakKeyDictionary()  # of each sampler, as the job has them
-        self._called = []  # the module that no other one called
+        # of each sampler, as the job has them
+        self._batch_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._called: list[Module] = []  # the module that no other one called
 
-    def changed(self):
+    def changed(self) -> str:
         """Return what was changed, in words for people; empty where nothing was, or not in one
         way.
         """
@@ -36,26 +46,26 @@ class JobChange:
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
-    def resized(self, begin, _sampler_class):
+    def resized(self, begin: Function, _sampler_class: type) -> Function:
         """A DataLoader, also one over an IterableDataset, takes the size of its batches from a
         BatchSampler.
         """
 
         @functools.wraps(begin)
-        def resized(sampler, *args, **kwargs):
+        def resized(sampler: Any, *args: Any, **kwargs: Any) -> None:
             begin(sampler, *args, **kwargs)
             self._batch_sizes[sampler] = sampler.batch_size
             sampler.batch_size = self._wanted(sampler.batch_size)
 
         return resized
 
-    def given(self, give, _sampler_class):
+    def given(self, give: Function, _sampler_class: type) -> Function:
         """Around what gives batches: only now that change is one. Those of an evaluation stay as
         they are.
         """
 
         @functools.wraps(give)
-        def given(sampler):
+        def given(sampler: Any) -> Any:
             own = self._batch_sizes.get(sampler, sampler.batch_size)
             training = self._torch.is_grad_enabled()
             sampler.batch_size = self._wanted(own) if training else own
@@ -67,25 +77,25 @@ class JobChange:
 
         return given
 
-    def _wanted(self, own):
+    def _wanted(self, own: int) -> int:
         return self._batch or max(1, own // 2)
 
-    def in_bf16(self, call, _module_class):
+    def in_bf16(self, call: Function, _module_class: type) -> Function:
         """Around Module.__call__."""
         return self._outermost(call, self._autocast)
 
-    def with_checkpointing(self, call, _module_class):
+    def with_checkpointing(self, call: Function, _module_class: type) -> Function:
         """Around Module.__call__."""
         return self._outermost(call, self._checkpoint)
 
-    def _outermost(self, call, around):
+    def _outermost(self, call: Function, around: Function) -> Function:
         """Let `around(call, model, args, kwargs)` make each call of a module that no other module
         makes.
         """
         within = self._called
 
         @functools.wraps(call)
-        def outermost(module, *args, **kwargs):
+        def outermost(module: Module, *args: Any, **kwargs: Any) -> Any:
             if within:
                 return call(module, *args, **kwargs)
             within.append(module)
@@ -96,7 +106,9 @@ class JobChange:
 
         return outermost
 
-    def _autocast(self, call, model, args, kwargs):
+    def _autocast(
+        self, call: Function, model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call the model under autocast, if its parameters are fp32 and none is on."""
         torch = self._torch
         single = any(parameter.dtype == torch.float32 for parameter in model.parameters())
@@ -107,13 +119,13 @@ class JobChange:
             return call(model, *args, **kwargs)
 
     @contextlib.contextmanager
-    def _noting_others(self, autocast):
+    def _noting_others(self, autocast: Any) -> Iterator[None]:
         """Within this, the model's own autocast is noted: Accelerate puts one around its
         forward().
         """
         enter = autocast.__enter__
 
-        def noted_enter(context):
+        def noted_enter(context: Any) -> Any:
             if context.device == "cuda" and context._enabled:
                 self._changes.add("")
             return enter(context)
@@ -124,7 +136,9 @@ class JobChange:
         finally:
             autocast.__enter__ = enter
 
-    def _checkpoint(self, call, model, args, kwargs):
+    def _checkpoint(
+        self, call: Function, model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Switch checkpointing on where the model, or the first part of it that can, has a method
         for it.
         """

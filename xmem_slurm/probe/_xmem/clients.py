@@ -2,22 +2,30 @@
 there before.
 """
 
+from __future__ import annotations
+
 import os
 import re
 
 from _xmem import imports
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
 
 _PICKLE = re.compile("[0-9a-f]{32}[.]pkl")
 """What submitit calls the pickle of a job that has no number yet (1.0 to 1.5,
 submitit/core/core.py)."""
 
 
-def install():
+def install() -> None:
     """Wait for submitit: its job sleeps until its pickle has the job's number in its name."""
     imports.after("submitit.core.utils", _give_pickle)
 
 
-def _give_pickle(module):
+def _give_pickle(module: Any) -> None:
     """Let a job read the pickle that was written last, or of those of an array the one of its task.
 
     Where the folder has the job's number in its name (Hydra's launcher: .submitit/%j), the pickle
@@ -25,7 +33,7 @@ def _give_pickle(module):
     """
     named = module.JobPaths.submitted_pickle.fget
 
-    def submitted_pickle(self):
+    def submitted_pickle(self: Any) -> Any:
         path = named(self)
         if path.exists():
             return path
@@ -35,7 +43,7 @@ def _give_pickle(module):
     module.JobPaths.submitted_pickle = property(submitted_pickle, doc=named.__doc__)
 
 
-def _of_task(folder):
+def _of_task(folder: Path) -> Path | None:
     found = [path for path in folder.iterdir() if _PICKLE.fullmatch(path.name)]
     found.sort(key=lambda path: path.stat().st_mtime_ns)
     environ = os.environ

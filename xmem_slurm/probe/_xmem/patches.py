@@ -6,13 +6,19 @@ what would have stood in its place stays away. Names are those of torch 2.4 to 2
 says since when there is one.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib
 import re
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem import doubts, imports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import ModuleType
 
 UNSEEN = "hook-missing"
 """The code of what is not seen for want of a hook."""
@@ -35,23 +41,23 @@ class Patch(NamedTuple):
     by: str
     source: str
     """Where it is defined upstream."""
-    doubt: Optional[str] = UNSEEN
+    doubt: str | None = UNSEEN
     since: str = "2.4"
     """The first release of torch that has it, of those that are supported."""
     late: bool = False
     """Whether its module is waited for: a job may never import it."""
 
     @property
-    def part(self):
+    def part(self) -> str:
         """What hooks in there."""
         return self.by.partition(".")[0]
 
     @property
-    def is_read(self):
+    def is_read(self) -> bool:
         """Whether the part needs it as it is."""
         return "." not in self.by
 
-    def __str__(self):
+    def __str__(self) -> str:
         """As a person would write it."""
         return self.owner.replace(":", ".") + "." + self.name
 
@@ -60,7 +66,7 @@ class CannotRecordError(RuntimeError):
     """This torch lacks a name without which nothing can be recorded."""
 
 
-def apply(table, parts, version):
+def apply(table: Iterable[Patch], parts: Mapping[str, Any], version: str) -> set[str]:
     """Put every replacement of `table` in its place, made by `parts` (name: what has the methods),
     as far as they go.
 
@@ -76,13 +82,13 @@ def apply(table, parts, version):
         if not row.is_read and row.part not in away:
             if row.late:
                 module = row.owner.partition(":")[0]
-                imports.after(module, lambda _module, row=row: _put(row, parts[row.part]))
+                imports.after(module, functools.partial(_put_late, row, parts[row.part]))
             else:
                 _put(row, parts[row.part])
     return away
 
 
-def _has(row):
+def _has(row: Patch) -> bool:
     """Whether a name that is only read is there; if not, that is noted."""
     with contextlib.suppress(Exception):
         if hasattr(_owner(row), row.name):
@@ -91,7 +97,7 @@ def _has(row):
     return False
 
 
-def _put(row, part):
+def _put(row: Patch, part: Any) -> None:
     """Put one replacement in its place. Whatever goes wrong is no matter of the script's."""
     try:
         owner = _owner(row)
@@ -104,7 +110,12 @@ def _put(row, part):
         _missing(row)
 
 
-def _missing(row):
+def _put_late(row: Patch, part: Any, _module: ModuleType) -> None:
+    """The same once the module is there."""
+    _put(row, part)
+
+
+def _missing(row: Patch) -> None:
     if row.doubt is ESSENTIAL:
         raise CannotRecordError(
             "this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source)
@@ -112,17 +123,17 @@ def _missing(row):
     doubts.note(row.doubt, "no %s in this release" % (row,))
 
 
-def _owner(row):
+def _owner(row: Patch) -> Any:
     """Return the module or class that has the name."""
     module, _, path = row.owner.partition(":")
     return functools.reduce(getattr, filter(None, path.split(".")), importlib.import_module(module))
 
 
-def _release(version):
+def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-def _rows(owner, names, by, source="", **more):
+def _rows(owner: str, names: str, by: str, source: str = "", **more: Any) -> tuple[Patch, ...]:
     """Return a row for each of `names`; `source` is the owner's own module, unless that is a
     package or C++.
     """

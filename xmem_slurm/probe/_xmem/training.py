@@ -6,66 +6,76 @@ file, a variable or an argument. Names are those of transformers 4.51 to 5.17, a
 DeepSpeed 0.19, Lightning 2 and torchtitan.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib.util
 import weakref
+from typing import TYPE_CHECKING, Any
 
 from _xmem.process import alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Function
 
 
 class TrainingSeen:
     """What was seen of the libraries that train; the script's own loop is none of them."""
 
-    def __init__(self, torch):
+    def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
-        self._seen = {}  # by library: a reference to the object that trains
+        # by library: a reference to the object that trains
+        self._seen: dict[str, Callable[[], Any]] = {}
         self._has_deepspeed = False
         with contextlib.suppress(ImportError, ValueError):
             self._has_deepspeed = importlib.util.find_spec("deepspeed") is not None
         # by library: what was read of it last, as it may be gone when it is asked for
-        self._known = {}
+        self._known: dict[str, dict[str, Any]] = {}
 
-    def of_transformers(self, train, _owner):
+    def of_transformers(self, train: Function, _owner: object) -> Function:
         """Around transformers.Trainer.train."""
         return self._noting("transformers", train)
 
-    def of_accelerate(self, prepare, _owner):
+    def of_accelerate(self, prepare: Function, _owner: object) -> Function:
         """Around accelerate.Accelerator.prepare; the Trainer of transformers uses it, too."""
         return self._noting("accelerate", prepare)
 
-    def of_deepspeed(self, begin, _owner):
+    def of_deepspeed(self, begin: Function, _owner: object) -> Function:
         """Around DeepSpeedEngine's `__init__`; accelerate uses it, too."""
         return self._noting("deepspeed", begin)
 
-    def of_lightning(self, fit, _owner):
+    def of_lightning(self, fit: Function, _owner: object) -> Function:
         """Around Lightning's Trainer.fit."""
         return self._noting("lightning", fit)
 
-    def of_lightning_options(self, make, _owner):
+    def of_lightning_options(self, make: Function, _owner: object) -> Function:
         """Around LightningCLI.instantiate_trainer."""
         return self._noting("lightning-options", make)
 
-    def of_torchtitan(self, read, _owner):
+    def of_torchtitan(self, read: Function, _owner: object) -> Function:
         """Around what returns torchtitan's configuration: its own module is what the job runs, and
         never imported.
         """
 
         @functools.wraps(read)
-        def reading(*args, **kwargs):
+        def reading(*args: Any, **kwargs: Any) -> Any:
             config = read(*args, **kwargs)
             self._seen["torchtitan"] = lambda: config
             return config
 
         return reading
 
-    def of_torchtitan_sizes(self, checked, _owner):
+    def of_torchtitan_sizes(self, checked: Function, _owner: object) -> Function:
         """Around ParallelDims.__post_init__."""
         return self._noting("torchtitan-sizes", checked)
 
-    def _noting(self, library, method):
+    def _noting(self, library: str, method: Function) -> Function:
         @functools.wraps(method)
-        def noting(thing, *args, **kwargs):
+        def noting(thing: Any, *args: Any, **kwargs: Any) -> Any:
             with contextlib.suppress(
                 TypeError
             ):  # it may be no object to which there are references
@@ -74,7 +84,7 @@ class TrainingSeen:
 
         return noting
 
-    def found(self, drawn):
+    def found(self, drawn: int) -> dict[str, Any]:
         """Return what is known, by the names of `Training` in xmem_slurm/trace.py; `drawn` is known
         elsewhere.
         """
@@ -91,13 +101,13 @@ class TrainingSeen:
             found["has_deepspeed"] = self._has_deepspeed
         return found
 
-    def _is_replicated(self):
+    def _is_replicated(self) -> bool:
         with contextlib.suppress(AttributeError):
             return alive.any_made(self._torch.nn.parallel.DistributedDataParallel)
         return False
 
 
-def _of_accelerator(accelerator):
+def _of_accelerator(accelerator: Any) -> dict[str, Any]:
     """Return what an Accelerator says; transformers' Trainer has one, too."""
     state = accelerator.state
     found = {
@@ -133,7 +143,7 @@ def _of_accelerator(accelerator):
     return found
 
 
-def _of_transformers(trainer):
+def _of_transformers(trainer: Any) -> dict[str, Any]:
     args = trainer.args
     found = {
         "micro_batch": int(args.per_device_train_batch_size) * max(1, int(args.n_gpu)),
@@ -147,7 +157,7 @@ def _of_transformers(trainer):
     return found
 
 
-def _of_deepspeed(engine):
+def _of_deepspeed(engine: Any) -> dict[str, Any]:
     return {
         "own_batches": engine.training_dataloader is not None,
         "offloaded": bool(engine.zero_cpu_offload()),
@@ -157,7 +167,7 @@ def _of_deepspeed(engine):
     }
 
 
-def _of_lightning(trainer):
+def _of_lightning(trainer: Any) -> dict[str, Any]:
     """Return what Lightning's Trainer says; its batch is that of one DataLoader, where it has
     one.
     """
@@ -189,7 +199,7 @@ def _of_lightning(trainer):
     return found
 
 
-def _of_torchtitan(config):
+def _of_torchtitan(config: Any) -> dict[str, Any]:
     found = {
         "method": "fsdp2",
         "micro_batch": int(config.training.local_batch_size),
@@ -205,7 +215,7 @@ def _of_torchtitan(config):
     return found
 
 
-def _of_torchtitan_sizes(sizes, found):
+def _of_torchtitan_sizes(sizes: Any, found: dict[str, Any]) -> dict[str, Any]:
     """Return what degrees make of what a configuration says; nothing is told of pipelines,
     contexts, experts.
     """
@@ -223,7 +233,7 @@ def _of_torchtitan_sizes(sizes, found):
     return more
 
 
-_READ = {
+_READ: dict[str, Callable[..., dict[str, Any]]] = {
     "torchtitan": _of_torchtitan,
     "torchtitan-sizes": _of_torchtitan_sizes,
     "deepspeed": _of_deepspeed,

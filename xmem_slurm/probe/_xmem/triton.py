@@ -8,11 +8,21 @@ Real compilation takes minutes on a login node, and what it adds decides over li
 (docs/limits.md).
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import importlib.util
 import os
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from ctypes import CDLL
+    from types import ModuleType
+
+    from _xmem.annotations import Function, HasValues, Note
 
 _METADATA = {
     "name": "kernel",
@@ -46,14 +56,14 @@ class Triton:
     given.
     """
 
-    def __init__(self, torch, known):
+    def __init__(self, torch: ModuleType, known: HasValues) -> None:
         self._torch, self._known = torch, known
         self._eager = 0  # graphs that torch.compile did not compile, as there is no Triton
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = (
             "1"  # there is nothing to do for processes that compile
         )
 
-    def backends(self, backends, _module):
+    def backends(self, backends: dict[str, Any], _module: object) -> dict[str, Any]:
         """Take the place of Triton's compiler and driver for NVIDIA's GPUs."""
         theirs = backends.get("nvidia")
         if theirs is not None:
@@ -63,7 +73,7 @@ class Triton:
             backends["nvidia"] = stand_in
         return backends
 
-    def eager(self, compile_graph, _wrapper):
+    def eager(self, compile_graph: Function, _wrapper: object) -> Function:
         """Run what torch.compile would give to Triton as it is where there is none, and raises
         without.
         """
@@ -71,7 +81,7 @@ class Triton:
         if "triton.backends" in sys.modules or importlib.util.find_spec("triton"):
             return compile_graph
 
-        def run_as_it_is(wrapper, graph, inputs):
+        def run_as_it_is(wrapper: Any, graph: Any, inputs: Iterable[Any]) -> Any:
             tensors = [
                 *graph.parameters(),
                 *(each for each in inputs if isinstance(each, torch.Tensor)),
@@ -83,7 +93,7 @@ class Triton:
 
         return run_as_it_is
 
-    def untuned(self, autotune, _tuner):
+    def untuned(self, autotune: Function, _tuner: type) -> Function:
         """Around coordinate descent: here all kernels take equally long, so the first configuration
         stays the best.
 
@@ -92,14 +102,14 @@ class Triton:
         """
 
         @functools.wraps(autotune)
-        def first(tuner, function, config, timing=None):
+        def first(tuner: Any, function: Function, config: Any, timing: float | None = None) -> Any:
             if timing is None:
                 tuner.call_func(function, config)
             return config
 
         return first
 
-    def padded(self, _skips, _module):
+    def padded(self, _skips: object, _module: object) -> bool:
         """Have odd multiplications padded, whatever the times are, as in torch's own tests: here
         both take no time.
 
@@ -109,7 +119,7 @@ class Triton:
         """
         return True
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what was not compiled, and what was chosen by measuring nothing."""
         if self._eager:
             note("no-triton", "graphs that torch.compile could not compile", self._eager)
@@ -120,9 +130,9 @@ class Triton:
             note("autotuned", "choices between kernels (max-autotune)", chosen)
 
 
-def _compiler(theirs):
+def _compiler(theirs: Any) -> type:
     class StandInCompiler(theirs):
-        def add_stages(self, stages, *args):
+        def add_stages(self, stages: dict[str, Function], *args: Any) -> None:
             super().add_stages(stages, *args)
             for name in list(stages)[1:]:
                 del stages[name]
@@ -131,14 +141,14 @@ def _compiler(theirs):
     return StandInCompiler
 
 
-def _no_code(_module, metadata):
+def _no_code(_module: object, metadata: dict[str, Any]) -> bytes:
     metadata.update(_METADATA)
     return b"no code"
 
 
-def _driver(theirs, known):
+def _driver(theirs: Any, known: HasValues) -> type:
     class StandInDriver(theirs):
-        def __init__(self):
+        def __init__(self) -> None:
             super(theirs, self).__init__()  # not theirs, which compiles C against libcuda
             self.utils = _Utils()
             self.launcher_cls = functools.partial(_Launcher, known)
@@ -149,10 +159,10 @@ def _driver(theirs, known):
 class _Utils:
     """What Triton's driver does through libcuda; what is not here has no result that matters."""
 
-    def __getattr__(self, _name):
+    def __getattr__(self, _name: str) -> Function:
         return lambda *_args, **_kwargs: None
 
-    def get_device_properties(self, device):
+    def get_device_properties(self, device: int) -> dict[str, int]:
         libcuda, value = _libcuda(), ctypes.c_int()
         found = {}
         for name, attribute in _ATTRIBUTES.items():
@@ -160,7 +170,7 @@ class _Utils:
             found[name] = value.value
         return found
 
-    def load_binary(self, *_args):
+    def load_binary(self, *_args: Any) -> tuple[int, ...]:
         from triton.compiler.compiler import CompiledKernel
 
         loaded = (1, 1, _REGISTERS, _SPILLED)  # module, function
@@ -177,14 +187,14 @@ class _Launcher:
     Which of its tensors a kernel only reads is not asked: all may have been written to.
     """
 
-    def __init__(self, known, _source, _metadata):
+    def __init__(self, known: HasValues, _source: object, _metadata: object) -> None:
         self._known = known
         self._launch = _libcuda().cuLaunchKernel
 
-    def __call__(self, *args, **_kwargs):
+    def __call__(self, *args: Any, **_kwargs: Any) -> None:
         self._known.forget(args)
         self._launch(*_NO_ARGUMENTS)
 
 
-def _libcuda():
+def _libcuda() -> CDLL:
     return ctypes.CDLL("libcuda.so.1")  # mapped, or beside what is: by its name it is the stand-in
