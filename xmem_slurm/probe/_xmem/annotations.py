@@ -20,6 +20,8 @@ Dtype = Any
 """A torch.dtype."""
 Device = Any
 """A torch.device."""
+Size = Any
+"""A torch.Size."""
 
 Function = Callable[..., Any]
 """What is called with whatever its caller gives: torch's and the job's own functions, and what

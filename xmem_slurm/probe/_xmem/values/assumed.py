@@ -21,16 +21,30 @@ Made up and not marked, because all else would be no run to size: that every num
 that what torch checks of the arguments of its distributions holds.
 """
 
-import collections
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 from _xmem import FOLDER, doubts
 
-Mark = collections.namedtuple("Mark", "text decides truths equals", defaults=(False, False))
-"""What was assumed and where; whether it is more than a figure to print; whether it is truth values
-as numbers: counted they are as a mask is; whether it says which of some values are equal, and is
-not known."""
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+
+
+class AssumedMark(NamedTuple):
+    """What was assumed, and where."""
+
+    text: str
+    decides: bool
+    """Whether it is more than a figure to print."""
+    truths: bool = False
+    """Whether it is truth values as numbers: counted they are as a mask is."""
+    equals: bool = False
+    """Whether it says which of some values are equal, and is not known."""
+
+
 _UNKNOWN = "a number that is not known, zero here (%s)"
 _CONDITION = "a condition that is not known, false here (%s)"
 
@@ -38,56 +52,56 @@ _CONDITION = "a condition that is not known, false here (%s)"
 class Assumed:
     """Says where assumed values are read, or decide a shape."""
 
-    def __init__(self, torch):
+    def __init__(self, torch: ModuleType) -> None:
         self._call, self._gradients = torch.nn.Module._call_impl.__code__, torch.is_grad_enabled
         self.looks = 0
         """How often the host has read values, or taken a shape from them."""
-        self._ours = os.path.dirname(torch.__file__) + os.sep, FOLDER + os.sep
+        self._ours = os.path.dirname(torch.__file__ or "") + os.sep, FOLDER + os.sep
 
-    def looked(self):
+    def looked(self) -> int:
         """Return `looks`."""
         return self.looks
 
-    def mark(self, what):
+    def mark(self, what: str) -> AssumedMark:
         """Return the mark of what is made up now."""
-        return Mark("%s (%s)" % (what, self._place()[0]), True)
+        return AssumedMark("%s (%s)" % (what, self._place()[0]), True)
 
-    def mark_of_unknown(self):
+    def mark_of_unknown(self) -> AssumedMark:
         """Return the mark of what is not known and not made up: few things have it by
         themselves.
         """
-        return Mark(_UNKNOWN % self._place()[0], True)
+        return AssumedMark(_UNKNOWN % self._place()[0], True)
 
-    def shaped(self, mark):
+    def shaped(self, mark: AssumedMark | None) -> None:
         """A shape follows from what has this mark, or none."""
         self.looks += 1
         if mark is not None:
             doubts.note("assumed-values", mark.text)
 
-    def read(self, mark):
+    def read(self, mark: AssumedMark | None) -> None:
         """The host reads what has this mark, or none."""
         self.looks += 1
         if mark is not None and (mark.decides or self._place()[1]):
             doubts.note("assumed-values", mark.text)
 
-    def unknown(self):
+    def unknown(self) -> None:
         """The host reads one integer or truth value that is not known."""
         self._doubt(_UNKNOWN)
 
-    def asked(self):
+    def asked(self) -> str:
         """The script itself asks for a truth value that is not known; return what is said of it."""
         return self._doubt(_CONDITION)
 
-    def _doubt(self, text):
+    def _doubt(self, text: str) -> str:
         place, forward = self._place()
         if not (forward and self._gradients()):
             doubts.note("assumed-values", text % place)
         return text % place
 
-    def line(self):
+    def line(self) -> str | None:
         """Return the script's line at hand; None in a forward pass, and where torch itself asks."""
         torch, ours = self._ours
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(ours):
             frame = frame.f_back
         if frame is None or frame.f_code.co_filename.startswith(torch):
@@ -95,13 +109,14 @@ class Assumed:
         place, forward = self._place()
         return None if forward else place
 
-    def place(self):
+    def place(self) -> str:
         """Return the script's line at hand."""
         return self._place()[0]
 
-    def _place(self):
+    def _place(self) -> tuple[str, bool]:
         """Return the script's line at hand, and whether it is in a module's forward pass."""
-        found, forward, frame = None, False, sys._getframe(2)
+        found, forward = None, False
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None and not (found and forward):
             if frame.f_code is self._call:
                 forward = True

@@ -2,12 +2,23 @@
 wrapped by name.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import threading
+from typing import TYPE_CHECKING, Any
 
 from _xmem.values import lazy
 from _xmem.values.table import computed
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Tensor
+    from _xmem.values.assumed import Assumed
+    from _xmem.values.lazy import Recipe
+    from _xmem.values.table import Values
 
 _COPIES = {"tensor", "as_tensor", "new_tensor"}
 """Those of them that may be given a tensor to copy, as `data`."""
@@ -16,18 +27,21 @@ _COPIES = {"tensor", "as_tensor", "new_tensor"}
 class Factories:
     """Wraps them over a table of values, once there is one; `torch` is the job's."""
 
-    def __init__(self, torch):
+    _values: Values | None
+    _assumed: Assumed | None
+
+    def __init__(self, torch: ModuleType) -> None:
         self._torch, self._values, self._assumed = torch, None, None
         self._here = threading.local()
-        self._functions = []  # ours in the place of torch's own
+        self._functions: list[Any] = []  # ours in the place of torch's own
 
-    def keep(self, values, assumed):
+    def keep(self, values: Values, assumed: Assumed) -> None:
         """From now on note what is made in the table `values`, with marks of `assumed` on what is
         drawn.
         """
         self._values, self._assumed = values, assumed
 
-    def stand_in(self):
+    def stand_in(self) -> None:
         """Let torch take ours for its own where it asks by identity."""
         # `with torch.device(...)` is told of the originals; it lists its functions once, and may
         # not have so far.
@@ -42,14 +56,14 @@ class Factories:
             if id(made.__wrapped__) in listed:
                 listed[id(made)] = listed[id(made.__wrapped__)]
 
-    def factory(self, make, owner):
+    def factory(self, make: Function, owner: object) -> Function:
         """Return what takes the place of a function that makes tensors of values that are on the
         host.
         """
         name, place_of_data = make.__name__, int(owner is self._torch.Tensor)
 
         @functools.wraps(make)
-        def made(*args, **kwargs):
+        def made(*args: Any, **kwargs: Any) -> Tensor:
             """Make the tensor, and note its values or how they are made."""
             out = make(*args, **kwargs)
             if self._values is None or getattr(self._here, "unnoted", False):
@@ -76,7 +90,7 @@ class Factories:
 
         return self._named(made, owner)
 
-    def first_gradients(self, make, _owner):
+    def first_gradients(self, make: Function, _owner: object) -> Function:
         """Around what makes the gradients that a backward pass begins with: ones, which nobody
         decides by.
 
@@ -85,7 +99,7 @@ class Factories:
         """
 
         @functools.wraps(make)
-        def made(*args, **kwargs):
+        def made(*args: Any, **kwargs: Any) -> Any:
             self._here.unnoted = True
             try:
                 return make(*args, **kwargs)
@@ -94,7 +108,7 @@ class Factories:
 
         return made
 
-    def _recipe(self, name, out, *args, **kwargs):
+    def _recipe(self, name: str, out: Tensor, *args: Any, **kwargs: Any) -> Recipe | None:
         """Return what makes the values of a large tensor that a factory made; None where none is
         kept.
         """
@@ -115,16 +129,16 @@ class Factories:
             return lazy.arange(torch, given[0], given[2], out.dtype)
         return None
 
-    def draw(self, make, owner):
+    def draw(self, make: Function, owner: object) -> Function:
         """Return what takes the place of a function that makes tensors of numbers that only a GPU
         draws.
         """
         name = make.__name__
 
         @functools.wraps(make)
-        def made(*args, **kwargs):
+        def made(*args: Any, **kwargs: Any) -> Tensor:
             out = make(*args, **kwargs)
-            if self._values is not None and self._values.keeps(out):
+            if self._values is not None and self._assumed is not None and self._values.keeps(out):
                 every = (
                     self._torch.arange(out.numel(), dtype=out.dtype, device="cpu")
                     if name == "randperm"
@@ -137,7 +151,7 @@ class Factories:
 
         return self._named(made, owner)
 
-    def _named(self, made, owner):
+    def _named(self, made: Any, owner: object) -> Function:
         """Give it the names that pickle finds it by; the original's are those of a class that holds
         only originals.
         """
@@ -149,6 +163,6 @@ class Factories:
         return made
 
 
-def _in_array(data):
+def _in_array(data: object) -> bool:
     """Whether a tensor of this data can share its memory."""
     return hasattr(data, "__array_interface__") or type(data).__module__ == "torch"

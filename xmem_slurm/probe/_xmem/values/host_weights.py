@@ -6,13 +6,22 @@ take neither the time nor the memory of billions of numbers: what is not written
 what is mapped from a file stays there.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import mmap
 import os
 import zipfile
+from typing import TYPE_CHECKING, Any, Protocol
 
 from _xmem.values import safetensors_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+    from _xmem.annotations import Device, Dtype, Function, Storage, Tensor
 
 LARGE = 1 << 20
 """Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is
@@ -24,10 +33,18 @@ LARGE_RECORD, MOST_WRITTEN = 1 << 20, 1 << 30
 in memory."""
 
 
+class HostMemoryLook(Protocol):
+    """What is asked of `record/host`, which stands above."""
+
+    def look(self) -> None: ...
+
+    def leaves_out(self, begin: int, size: int, in_file: bool = False) -> None: ...
+
+
 class HostWeights:
     """What takes the place of torch's own where it makes weights on the host (`patches`)."""
 
-    def __init__(self, torch, memory):
+    def __init__(self, torch: ModuleType, memory: Callable[[], HostMemoryLook]) -> None:
         """`memory()` is told what is left out (`record/host`), and looks at what lies on the host
         where that may be much: before some of it goes elsewhere.
         """
@@ -36,11 +53,11 @@ class HostWeights:
         self._dtypes = (torch.float32, torch.float16, torch.bfloat16)
         self._written = 0  # bytes, into checkpoints
 
-    def drawn(self, draw, _owner):
+    def drawn(self, draw: Function, _owner: object) -> Function:
         """Around what draws a model's first values."""
 
         @functools.wraps(draw)
-        def drawn(tensor, *args, **kwargs):
+        def drawn(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             is_weight = tensor.device.type == "cpu" and tensor.dim() > 1 and tensor.is_contiguous()
             if not is_weight or not self._is_large(tensor):
                 return draw(tensor, *args, **kwargs)
@@ -48,13 +65,13 @@ class HostWeights:
 
         return drawn
 
-    def converted(self, convert, _owner):
+    def converted(self, convert: Function, _owner: object) -> Function:
         """Around Tensor.to: from one of the types that weights have to another, it stays on the
         host or goes on.
         """
 
         @functools.wraps(convert)
-        def to(tensor, *args, **kwargs):
+        def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             self._leaving(tensor)
             if self._is_large(tensor) and self._is_weight(tensor):
                 try:
@@ -71,7 +88,7 @@ class HostWeights:
 
         return self._allowed(convert, to)
 
-    def cast(self, cast, _owner):
+    def cast(self, cast: Function, _owner: object) -> Function:
         """Around Tensor.half and its like."""
         dtype = {
             "half": self._torch.float16,
@@ -80,24 +97,24 @@ class HostWeights:
         }
 
         @functools.wraps(cast)
-        def to_dtype(tensor, *args, **kwargs):
+        def to_dtype(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             if self._is_large(tensor) and self._is_weight(tensor):
                 return tensor.to(dtype[cast.__name__], *args, **kwargs)
             return cast(tensor, *args, **kwargs)
 
         return self._allowed(cast, to_dtype)
 
-    def moved(self, cuda, _owner):
+    def moved(self, cuda: Function, _owner: object) -> Function:
         """Around Tensor.cuda."""
 
         @functools.wraps(cuda)
-        def to_gpu(tensor, *args, **kwargs):
+        def to_gpu(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             self._leaving(tensor)
             return cuda(tensor, *args, **kwargs)
 
         return self._allowed(cuda, to_gpu)
 
-    def _leaving(self, tensor):
+    def _leaving(self, tensor: Tensor) -> None:
         if (
             isinstance(tensor, self._torch.Tensor)
             and self._is_large(tensor)
@@ -105,7 +122,7 @@ class HostWeights:
         ):
             self._memory().look()
 
-    def _allowed(self, method, replaced):
+    def _allowed(self, method: Function, replaced: Function) -> Function:
         """A parameter of a lazy module takes what takes the place of a method if it takes that
         method.
         """
@@ -114,17 +131,17 @@ class HostWeights:
             lazy._allowed_methods.append(replaced)
         return replaced
 
-    def _is_large(self, tensor):
+    def _is_large(self, tensor: Tensor) -> bool:
         """A parameter of a lazy module has no size before the first call."""
         return not self._torch.nn.parameter.is_lazy(tensor) and tensor.numel() >= LARGE
 
-    def copied(self, copy, _owner):
+    def copied(self, copy: Function, _owner: object) -> Function:
         """Around Tensor.copy_: a parameter on the host keeps what it has, whatever weights it is to
         have.
         """
 
         @functools.wraps(copy)
-        def copy_(tensor, source, *args, **kwargs):
+        def copy_(tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
             self._leaving(source)
             large = type(tensor) is self._torch.nn.Parameter and self._is_large(tensor)
             if (
@@ -138,11 +155,11 @@ class HostWeights:
 
         return self._allowed(copy, copy_)
 
-    def read(self, load, _owner):
+    def read(self, load: Function, _owner: object) -> Function:
         """Around torch.load: a large file is mapped, where it can be."""
 
         @functools.wraps(load)
-        def read(f, *args, **kwargs):
+        def read(f: Any, *args: Any, **kwargs: Any) -> Any:
             maps = (
                 kwargs.get("mmap") is None
                 and isinstance(f, (str, os.PathLike))
@@ -157,7 +174,7 @@ class HostWeights:
 
         return read
 
-    def written(self, write, _writer_class):
+    def written(self, write: Function, _writer_class: type) -> Function:
         """Around what writes a record of a checkpoint: after the first GiB of all, large ones are
         holes in the file.
 
@@ -165,7 +182,7 @@ class HostWeights:
         """
 
         @functools.wraps(write)
-        def written(writer, name, data, size, *args, **kwargs):
+        def written(writer: Any, name: str, data: Any, size: int, *args: Any, **kwargs: Any) -> Any:
             if size < LARGE_RECORD or not hasattr(writer, "write_record_metadata"):
                 return write(writer, name, data, size, *args, **kwargs)
             self._written += size
@@ -175,13 +192,13 @@ class HostWeights:
 
         return written
 
-    def fetched(self, fetch, _owner):
+    def fetched(self, fetch: Function, _owner: object) -> Function:
         """Around what copies a storage from the GPU, as torch.save does with one after the
         other.
         """
 
         @functools.wraps(fetch)
-        def fetched(storage):
+        def fetched(storage: Storage) -> Storage:
             if storage.device.type != "cuda" or storage.nbytes() < LARGE_RECORD:
                 return fetch(storage)
             host = self._torch.UntypedStorage(storage.nbytes(), device="cpu")
@@ -190,7 +207,7 @@ class HostWeights:
 
         return fetched
 
-    def saved(self, save, module):
+    def saved(self, save: Function, module: Any) -> Function:
         """Around what writes a file of safetensors: after the first GiB of all, large tensors are
         holes in it.
         """
@@ -198,7 +215,12 @@ class HostWeights:
         shared = module._find_shared_tensors
 
         @functools.wraps(save)
-        def saved(tensors, filename, metadata=None, **options):
+        def saved(
+            tensors: dict[str, Tensor],
+            filename: Any,
+            metadata: dict[str, str] | None = None,
+            **options: Any,
+        ) -> None:
             size = 0
             if self._can_be_saved(tensors, metadata, types, shared):  # else it says what is wrong
                 size = sum(each.nbytes for each in tensors.values() if each.nbytes >= LARGE_RECORD)
@@ -210,7 +232,7 @@ class HostWeights:
 
         return saved
 
-    def opened(self, open_file, _module):
+    def opened(self, open_file: Function, _module: ModuleType) -> Function:
         """Around what opens a file of safetensors: of a large one that goes to the GPU, nothing is
         read.
 
@@ -219,7 +241,7 @@ class HostWeights:
         """
 
         @functools.wraps(open_file)
-        def opened(filename, framework, device="cpu", **options):
+        def opened(filename: Any, framework: str, device: Device = "cpu", **options: Any) -> Any:
             of_torch = framework in ("pt", "torch", "pytorch")
             if of_torch and self._torch.device(device).type == "cuda" and _is_large_file(filename):
                 return safetensors_file.OnDevice(open_file(filename, framework, **options), device)
@@ -227,12 +249,12 @@ class HostWeights:
 
         return opened
 
-    def _zeroed(self, tensor):
+    def _zeroed(self, tensor: Tensor) -> Tensor:
         """Have its memory read as zeros."""
         self._read_as_zeros(tensor.data_ptr(), tensor.nbytes)
         return tensor
 
-    def _read_as_zeros(self, begin, size):
+    def _read_as_zeros(self, begin: int, size: int) -> None:
         """Have this memory read as zeros, and take none until it is written to; only its edges are
         at once.
         """
@@ -249,7 +271,13 @@ class HostWeights:
         else:
             self._memory().leaves_out(begin, size)
 
-    def _can_be_saved(self, tensors, metadata, types, shared):
+    def _can_be_saved(
+        self,
+        tensors: Any,
+        metadata: dict[str, str] | None,
+        types: Mapping[Dtype, str],
+        shared: Function,
+    ) -> bool:
         """Whether safetensors takes these: they are dense, of a type that it has, and none is a
         part of another.
         """
@@ -270,7 +298,7 @@ class HostWeights:
             and all(len(names) == 1 for names in shared(tensors))
         )
 
-    def _is_weight(self, tensor):
+    def _is_weight(self, tensor: Tensor) -> bool:
         """Whether it looks like a model's weight on the host, of which no gradient is made on the
         way.
         """
@@ -284,19 +312,19 @@ class HostWeights:
         )
 
 
-def _is_large_archive(path):
+def _is_large_archive(path: Any) -> bool:
     """Whether this is a file that torch.save wrote in its present form: what it can map."""
     return _is_large_file(path) and zipfile.is_zipfile(path)
 
 
-def _is_large_file(path):
+def _is_large_file(path: Any) -> bool:
     try:
         return os.path.getsize(path) >= LARGE_FILE
     except OSError:
         return False  # who opens it will say so
 
 
-def _mappings(path):
+def _mappings(path: str | os.PathLike[str]) -> list[tuple[int, int]]:
     """Return where this file is mapped: (address, bytes)."""
     name = os.fsencode(os.path.realpath(path))
     with open("/proc/self/maps", "rb") as maps:

@@ -26,10 +26,13 @@ from torch 2.11 on, autocast keeps no cast of a weight in inference mode
 meanwhile, whatever an autocast of the script's own switches on within.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import threading
 import warnings
+from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts
 from _xmem.values.factories import Factories
@@ -37,24 +40,31 @@ from _xmem.values.metrics import Metrics
 from _xmem.values.rules import Rules
 from _xmem.values.table import Values
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from _xmem.annotations import Environ, Function, Note, Tensor
+
 
 class KnownValues:
     """Keeps the values of one process. `of` and `forget` are for whoever else has tensors."""
 
-    def __init__(self, torch, environ):
+    def __init__(self, torch: ModuleType, environ: Environ) -> None:
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
         self.metrics = Metrics(environ.get("XMEM_NUMBERS", "zeros"))
         """What the script reads of losses and scores."""
-        self.table = None
+        self.table: Values | None = None
         """Of known values, once there is one (`Values`)."""
-        self._rules = None
+        self._rules: Rules | None = None
         self._factories = Factories(torch)
         self._casts = _Casts(torch)
         self.factory, self.draw = self._factories.factory, self._factories.draw
         self.first_gradients = self._factories.first_gradients
         self.cache_switched, self.cache_is_on = self._casts.switched, self._casts.asked
 
-    def begin(self):
+    def begin(self) -> None:
         """Keep values from now on; where this torch lacks what that needs, nothing is known, as
         without us.
         """
@@ -71,11 +81,11 @@ class KnownValues:
                 doubts.note("values-unknown", "this torch does not let kernels be wrapped")
 
     @property
-    def reads(self):
+    def reads(self) -> int:
         """How often the host has read known or assumed values, or taken a shape from them."""
         return self._rules.assumed.looks if self._rules is not None else 0
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say in how many turns losses or scores were read that are not known, and which conditions
         went both ways.
         """
@@ -90,25 +100,25 @@ class KnownValues:
         for asked in self.metrics.both_ways():
             note("both-ways", asked)
 
-    def of(self, tensor):
+    def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor as one on the host; None where they are not known."""
         if not tensor.is_cuda:
             return tensor
         return self.table.of(tensor) if self.table is not None else None
 
-    def origins(self):
+    def origins(self) -> AbstractContextManager[set[int]]:
         """Return a context that gives a set, and fills it with the origins of what is read: see
         `values/table`.
         """
         return self.table.origins() if self.table is not None else contextlib.nullcontext(set())
 
-    def fingerprint(self, tensor):
+    def fingerprint(self, tensor: Tensor) -> object | None:
         """Return what tells the values of a tensor on the device from others; None: they are not
         known.
         """
         return self.table.fingerprint(tensor) if self.table is not None else None
 
-    def forget(self, arguments):
+    def forget(self, arguments: Iterable[object]) -> None:
         """Whichever of these are tensors have been written to: what they hold is not known any
         more.
         """
@@ -118,25 +128,25 @@ class KnownValues:
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
-    def printed(self, text, _owner):
+    def printed(self, text: Function, _owner: object) -> Function:
         """What a tensor looks like in print hangs on its values, and nothing on what it looks
         like.
         """
 
-        def _str(*args, **kwargs):
+        def _str(*args: Any, **kwargs: Any) -> str:
             with doubts.kept():
                 return text(*args, **kwargs)
 
         return _str
 
-    def entered(self, enter, _owner):
+    def entered(self, enter: Function, _owner: object) -> Function:
         """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it
         was.
         """
         torch, casts = self._torch, self._casts
 
         @functools.wraps(enter)
-        def entered(self):
+        def entered(self: Any) -> None:
             context = contextlib.ExitStack()
             if self.mode:
                 context.enter_context(torch.no_grad())
@@ -148,7 +158,7 @@ class KnownValues:
 
         return entered
 
-    def transformed(self, enter, _owner):
+    def transformed(self, enter: Function, _owner: object) -> Function:
         """Around the begin of torch.func.grad and the like: no values are kept from there on.
 
         A number beside a tensor is wrapped for them; no kernel in Python can be given such
@@ -156,7 +166,7 @@ class KnownValues:
         """
 
         @functools.wraps(enter)
-        def entered(*args, **kwargs):
+        def entered(*args: Any, **kwargs: Any) -> Any:
             if self._rules is not None:
                 self._rules.end()
                 self._rules = self.table = None
@@ -165,13 +175,13 @@ class KnownValues:
 
         return entered
 
-    def loaded(self, move, _owner):
+    def loaded(self, move: Function, _owner: object) -> Function:
         """Around what copies a storage to the device: the tensor that torch.load makes over it has
         its bytes.
         """
 
         @functools.wraps(move)
-        def moved(storage, *args, **kwargs):
+        def moved(storage: Any, *args: Any, **kwargs: Any) -> Any:
             with contextlib.nullcontext() if self.table is None else self.table.of_bytes():
                 out = move(storage, *args, **kwargs)
             if (
@@ -190,33 +200,35 @@ class _Casts:
     each thread.
     """
 
-    def __init__(self, torch):
+    _set: Callable[[bool], None]
+
+    def __init__(self, torch: ModuleType) -> None:
         self._torch, self._set = torch, torch.set_autocast_cache_enabled
         self._here = threading.local()
-        self._inference_does = None
+        self._inference_does: bool | None = None
 
-    def switched(self, switch, _owner):
+    def switched(self, switch: Callable[[bool], None], _owner: object) -> Function:
         """Around torch's switch, which holds where the cache is allowed at all."""
         self._set = switch
 
         @functools.wraps(switch)
-        def set_autocast_cache_enabled(enabled):
+        def set_autocast_cache_enabled(enabled: bool) -> None:
             self._here.on = enabled
             switch(enabled and getattr(self._here, "allowed", True))
 
         return set_autocast_cache_enabled
 
-    def asked(self, ask, _owner):
+    def asked(self, ask: Function, _owner: object) -> Function:
         """Around the question whether it is on."""
         return functools.wraps(ask)(lambda: self._is_on)
 
     @property
-    def _is_on(self):
+    def _is_on(self) -> bool:
         """Whether this thread of the script has it switched on."""
         return getattr(self._here, "on", True)
 
     @contextlib.contextmanager
-    def cached(self, allowed):
+    def cached(self, allowed: bool) -> Iterator[None]:
         """Within this there is a cache where the script has it switched on, unless it is not
         `allowed`.
         """
@@ -229,11 +241,11 @@ class _Casts:
         finally:
             self._allow(before)
 
-    def _allow(self, allowed):
+    def _allow(self, allowed: bool) -> None:
         self._here.allowed = allowed
         self._set(allowed and self._is_on)
 
-    def _looked(self):
+    def _looked(self) -> bool:
         """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped
         to.
         """

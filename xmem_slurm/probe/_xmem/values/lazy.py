@@ -12,7 +12,19 @@ itself keeps them. A host tensor that was written to since is not known any more
 counter says so, and what was written past torch (numpy) shows in a sample of its elements.
 """
 
+from __future__ import annotations
+
 import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Dtype, Function, Size, Tensor
+
+    Recipe = Union["Full", "HostSource", "Made"]
+    """What makes values."""
 
 MOST_HELD = 1 << 28
 """Bytes of host tensors that are held for their values: 256 MiB, a share of any job's memory that
@@ -32,30 +44,47 @@ SAMPLE = 64
 """Elements that tell whether a host tensor is still the same."""
 
 
+class LazyView(NamedTuple):
+    """What makes the values of a tensor with those around it, and where in that they are."""
+
+    lazy: Recipe
+    size: Size
+    stride: Sequence[int]
+    offset: int
+
+
+class _HeldSource(NamedTuple):
+    """A host tensor that is held, of so many bytes, while there is a device storage."""
+
+    reference: Any
+    source: HostSource
+    size: int
+
+
 class LookQuota:
     """What may still be looked at, and held."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._left = IN_ALL
-        self._held = []
+        self._held: list[_HeldSource] = []
 
-    def allows(self, elements):
+    def allows(self, elements: int) -> bool:
         """Whether so many elements may be looked at, which then counts as done."""
         if elements > min(AT_ONCE, self._left):
             return False
         self._left -= elements
         return True
 
-    def holds(self, reference, source, size):
+    def holds(self, reference: Any, source: HostSource, size: int) -> bool:
         """Whether a host tensor may be held for as long as there is the device storage of this weak
         reference.
         """
-        for each in [each for each in self._held if each[0].expired()]:
-            each[1].held = None
+        for each in [each for each in self._held if each.reference.expired()]:
+            each.source.held = None
             self._held.remove(each)
-        if sum(each[2] for each in self._held) + size > MOST_HELD:
+        if sum(each.size for each in self._held) + size > MOST_HELD:
             return False
-        self._held.append((reference, source, size))
+        self._held.append(_HeldSource(reference, source, size))
         return True
 
 
@@ -64,14 +93,16 @@ class Full:
 
     depth = 0
 
-    def __init__(self, torch, value, dtype):
+    def __init__(self, torch: ModuleType, value: complex, dtype: Dtype) -> None:
         self.one = torch.full((), value, dtype=dtype, device="cpu")
 
-    def part(self, _budget, size, _stride, _offset):
+    def part(
+        self, _budget: LookQuota, size: Size, _stride: Sequence[int], _offset: int
+    ) -> Tensor | None:
         """Return the elements of a view, as a host tensor; None where they cannot be had."""
         return self.one.expand(size)
 
-    def at(self, places):
+    def at(self, places: Tensor) -> Tensor | None:
         """Return the elements at these places of the storage; None where they cannot be had."""
         return self.one.expand(places.shape)
 
@@ -81,7 +112,7 @@ class HostSource:
 
     depth = 0
 
-    def __init__(self, torch, tensor, dtype):
+    def __init__(self, torch: ModuleType, tensor: Tensor, dtype: Dtype) -> None:
         self._torch, self._dtype, self._offset, self._elements = (
             torch,
             dtype,
@@ -91,26 +122,29 @@ class HostSource:
         self._tensor, self.held = weakref.ref(tensor), None
         self._version, self._sample = tensor._version, self._look(tensor)
 
-    def part(self, _budget, size, stride, offset):
+    def part(
+        self, _budget: LookQuota, size: Size, stride: Sequence[int], offset: int
+    ) -> Tensor | None:
         """As `Full.part`."""
         view = self._view(size, stride, offset)
         return None if view is None else view.to(self._dtype)
 
-    def at(self, places):
+    def at(self, places: Tensor) -> Tensor | None:
         """As `Full.at`."""
         flat = self._view((self._elements,), (1,), 0)
         return None if flat is None else flat[places].to(self._dtype)
 
-    def _view(self, size, stride, offset):
+    def _view(self, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
         """Return a view of the host tensor; None where that is gone, or was written to."""
         tensor = self._tensor()
-        same = tensor is not None and tensor._version == self._version
-        if not same or not self._torch.equal(self._look(tensor), self._sample):
+        if tensor is None or tensor._version != self._version:
+            return None
+        if not self._torch.equal(self._look(tensor), self._sample):
             return None
         view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
         return view.set_(tensor.untyped_storage(), self._offset + offset, size, stride)
 
-    def _look(self, tensor):
+    def _look(self, tensor: Tensor) -> Tensor:
         flat = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
         step = max(1, tensor.numel() // SAMPLE)
         size = (tensor.numel() + step - 1) // step
@@ -121,10 +155,14 @@ class HostSource:
 class Made:
     """Elements that `at` makes from their places in the storage."""
 
-    def __init__(self, torch, at, depth=0):
+    def __init__(
+        self, torch: ModuleType, at: Callable[[Tensor], Tensor | None], depth: int = 0
+    ) -> None:
         self._torch, self.at, self.depth = torch, at, depth
 
-    def part(self, budget, size, stride, offset):
+    def part(
+        self, budget: LookQuota, size: Size, stride: Sequence[int], offset: int
+    ) -> Tensor | None:
         """As `Full.part`."""
         elements = size.numel()
         if not budget.allows(MAKING * elements):
@@ -143,17 +181,19 @@ class Scattered(Made):
     there once: `values`.
     """
 
-    def __init__(self, torch, full, places, values):
+    def __init__(self, torch: ModuleType, full: Full, places: Tensor, values: Tensor) -> None:
         super().__init__(torch, self._found, 1)
         self.full, self.places, self.values = full, places, values
 
-    def _found(self, places):
+    def _found(self, places: Tensor) -> Tensor:
         index = self._torch.searchsorted(self.places, places).clamp_(max=len(self.places) - 1)
         return self._torch.where(
             self.places[index] == places, self.values[index], self.full.at(places)
         )
 
-    def each(self, operator, args, which, kwargs):
+    def each(
+        self, operator: Function, args: Sequence[Any], which: int, kwargs: dict[str, Any]
+    ) -> Scattered:
         """Return what an operator makes of each element, which stands for `args[which]`."""
         one, values = (
             operator(*args[:which], elements, *args[which + 1 :], **kwargs)
@@ -161,12 +201,12 @@ class Scattered(Made):
         )
         return Scattered(self._torch, Full(self._torch, one.item(), one.dtype), self.places, values)
 
-    def nonzero(self):
+    def nonzero(self) -> Tensor | None:
         """Return where it is not zero, in order; None where that is all but everywhere."""
         return None if self.full.one.item() else self.places[self.values != 0]
 
 
-def scattered(torch, full, shape, written):
+def scattered(torch: ModuleType, full: Full, shape: Size, written: Sequence[Any]) -> Scattered:
     """Return the values of a contiguous tensor of this shape, one number so far, after
     `scatter_`.
     """
@@ -190,7 +230,7 @@ def scattered(torch, full, shape, written):
     return Scattered(torch, full, places[last], values[order][last])
 
 
-def everywhere(values):
+def everywhere(values: Tensor) -> Any:
     """Return the number that a host tensor is everywhere; None where there are several, or too many
     to look at.
     """
@@ -203,12 +243,12 @@ def everywhere(values):
     return flat[0].item()
 
 
-def is_whole(given, shape):
-    """Whether (lazy, size, stride, offset) is all of a contiguous tensor of this shape."""
-    return given[1] == shape and list(given[2]) == _steps(shape) and not given[3]
+def is_whole(given: LazyView, shape: Size) -> bool:
+    """Whether this is all of a contiguous tensor of this shape."""
+    return given.size == shape and list(given.stride) == _steps(shape) and not given.offset
 
 
-def _steps(shape):
+def _steps(shape: Size) -> list[int]:
     """Return the strides of a contiguous tensor of this shape."""
     steps = [1]
     for length in reversed(shape[1:]):
@@ -216,24 +256,26 @@ def _steps(shape):
     return steps
 
 
-def arange(torch, start, step, dtype):
+def arange(torch: ModuleType, start: Any, step: Any, dtype: Dtype) -> Made:
     """Return the values of torch.arange."""
     wide = torch.int64 if isinstance(start, int) and isinstance(step, int) else torch.float64
     return Made(torch, lambda places: (places.to(wide) * step + start).to(dtype))
 
 
-def eye(torch, columns, dtype):
+def eye(torch: ModuleType, columns: int, dtype: Dtype) -> Made:
     """Return the values of torch.eye with so many columns."""
     return Made(torch, lambda places: (places // columns == places % columns).to(dtype))
 
 
-def triangle(torch, lazy, shape, diagonal, upper):
+def triangle(
+    torch: ModuleType, lazy: Recipe, shape: Size, diagonal: int, upper: bool
+) -> Made | None:
     """Return the values of torch.triu or torch.tril of a contiguous tensor of this shape; None if
     it is too deep.
     """
     rows, columns = shape[-2:]
 
-    def at(places):
+    def at(places: Tensor) -> Tensor | None:
         values = lazy.at(places)
         if values is None:
             return None
@@ -243,35 +285,44 @@ def triangle(torch, lazy, shape, diagonal, upper):
     return Made(torch, at, lazy.depth + 1) if lazy.depth < DEEPEST else None
 
 
-def elementwise(torch, operator, shape, args, kwargs):
+def elementwise(
+    torch: ModuleType, operator: Function, shape: Size, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Recipe | None:
     """Return the values of an operator on elements, for a contiguous result of this shape; None if
     it is too deep.
 
-    Of `args`, a tensor is given as (lazy, size, stride, offset), numbers as themselves.
+    Of `args`, a tensor is given as a `LazyView`, numbers as themselves.
     """
-    which = [place for place, each in enumerate(args) if isinstance(each, tuple)]
-    if len(which) == 1 and type(args[which[0]][0]) is Scattered and is_whole(args[which[0]], shape):
-        return args[which[0]][0].each(operator, args, which[0], kwargs)
-    if all(type(args[place][0]) is Full for place in which):
-        one = operator(
-            *(each[0].one if isinstance(each, tuple) else each for each in args), **kwargs
+    which = [place for place, each in enumerate(args) if isinstance(each, LazyView)]
+    if (
+        len(which) == 1
+        and type(args[which[0]].lazy) is Scattered
+        and is_whole(args[which[0]], shape)
+    ):
+        return args[which[0]].lazy.each(operator, args, which[0], kwargs)
+    if all(type(args[place].lazy) is Full for place in which):
+        numbers = (
+            each.lazy.one if isinstance(each, LazyView) else each  # type: ignore[union-attr]
+            for each in args
         )
+        one = operator(*numbers, **kwargs)
         return Full(torch, one.item(), one.dtype)
-    depth = 1 + max(args[place][0].depth for place in which)
-    strides = [_strides(each, shape) if isinstance(each, tuple) else None for each in args]
+    depth = 1 + max(args[place].lazy.depth for place in which)
+    strides = [_strides(each, shape) if isinstance(each, LazyView) else None for each in args]
 
-    def at(places):
+    def at(places: Tensor) -> Tensor | None:
         """Compute the elements from those of the arguments at the same places."""
-        found, indices = [], []
+        found: list[Any] = []
+        indices: list[Tensor] = []
         for length in reversed(shape):
             indices.insert(0, places % length)
             places = places // length
         for each, steps in zip(args, strides):  # noqa: B905 - since Python 3.10
             if steps is not None:
-                there = torch.full_like(places, each[3])
+                there = torch.full_like(places, each.offset)
                 for index, step in zip(indices, steps):  # noqa: B905 - since Python 3.10
                     there += index * step
-                each = each[0].at(there)  # noqa: PLW2901
+                each = each.lazy.at(there)  # noqa: PLW2901
                 if each is None:
                     return None
             found.append(each)
@@ -280,7 +331,7 @@ def elementwise(torch, operator, shape, args, kwargs):
     return Made(torch, at, depth) if depth <= DEEPEST else None
 
 
-def _strides(given, shape):
+def _strides(given: LazyView, shape: Size) -> list[int]:
     """Return by how much the place of a tensor's element moves for each dimension of what it is
     broadcast to.
     """

@@ -26,6 +26,8 @@ What that needs is in the trace then; and a line that reads more often by it is 
 forward pass had read.
 """
 
+from __future__ import annotations
+
 MIDDLE, PACE = 0.75, 4
 """What they are at first; and how many records it takes to halve the way to 0, or to 1."""
 TRIED, MOST_TRIED = (4, 5), 128
@@ -43,18 +45,18 @@ class _ReadingLine:
     own it had.
     """
 
-    def __init__(self, begins_higher):
+    def __init__(self, begins_higher: bool) -> None:
         self.last, self.turns = -1, 0
         self._begins_higher = begins_higher
         self.rest = 0.0  # of what was counted in this turn: what no whole number had room for
         self._step = self._in_step = self.most = self.most_tried = 0
 
-    def reads(self, turn):
+    def reads(self, turn: int) -> None:
         """It reads in this turn of the process."""
         if turn != self.last:
             self.last, self.turns, self.rest = turn, self.turns + 1, 0.0
 
-    def reads_in(self, step):
+    def reads_in(self, step: int) -> int:
         """It reads after so many steps; return how often it has since the last one."""
         self._in_step = self._in_step + 1 if step == self._step else 1
         self._step = step
@@ -65,12 +67,12 @@ class _ReadingLine:
         return self._in_step
 
     @property
-    def is_lower(self):
+    def is_lower(self) -> bool:
         """Whether what it reads in this turn is lower than ever before."""
         return (self.turns - 1 + self._begins_higher) % 2 == 1
 
     @property
-    def number(self):
+    def number(self) -> float:
         """What it reads in this turn."""
         left = 1 / (1 + self.turns // 2 / PACE)
         return MIDDLE * left if self.is_lower else 1 - (1 - MIDDLE) * left
@@ -79,16 +81,16 @@ class _ReadingLine:
 class Metrics:
     """The turns of one process; its `course` is one of "zeros", "still" and "turns"."""
 
-    def __init__(self, course):
+    def __init__(self, course: str) -> None:
         self._course = course
         self.made = 0
         """How many steps optimizers have made."""
         self._turn = self._steps = 0
         self._shown = False
-        self._lines = {}
-        self._answers = {}  # by what was asked
+        self._lines: dict[str, _ReadingLine] = {}
+        self._answers: dict[str, set[bool]] = {}  # by what was asked
 
-    def measured(self, steps, *, shown=True):
+    def measured(self, steps: int, *, shown: bool = True) -> None:
         """The script begins to evaluate, or another loop over data, after so many optimizer steps.
 
         Unless that is `shown`, it does so where no script has shown it.
@@ -98,15 +100,15 @@ class Metrics:
             self._steps, self._turn = steps, self._turn + 1
 
     @property
-    def most_turns(self):
+    def most_turns(self) -> int:
         """In how many turns a line has read them, of the one that did in the most."""
         return max((line.turns for line in list(self._lines.values())), default=0)
 
-    def number(self, place):
+    def number(self, place: str) -> float:
         """Return what a loss or a score is that is read at this place of a script."""
         return self._number(self._line(place))
 
-    def number_in_training(self, place):
+    def number_in_training(self, place: str) -> float:
         """Return what one is that the script itself reads where gradients are on (Note [Tried
         numbers]).
         """
@@ -115,7 +117,7 @@ class Metrics:
         tries = self._course == "zeros" and self.made in TRIED and often <= MOST_TRIED
         return MIDDLE if tries else self._number(line)
 
-    def loops(self):
+    def loops(self) -> list[str]:
         """Return the places that read more often where they were given another number."""
         return [
             place
@@ -123,12 +125,12 @@ class Metrics:
             if line.most_tried > MORE * max(line.most, 1)
         ]
 
-    def _number(self, line):
+    def _number(self, line: _ReadingLine) -> float:
         return (
             line.number if self._course == "turns" else MIDDLE if self._course == "still" else 0.0
         )
 
-    def truth(self, place, asked):
+    def truth(self, place: str, asked: str) -> bool:
         """Return the answer to what is asked, such as whether one is better than the best so
         far.
         """
@@ -137,11 +139,11 @@ class Metrics:
         self._answers.setdefault(asked, set()).add(truth)
         return truth
 
-    def both_ways(self):
+    def both_ways(self) -> list[str]:
         """Return what was asked and was true at one time, and false at another."""
         return [asked for asked, answers in list(self._answers.items()) if len(answers) == 2]
 
-    def count(self, most, place):
+    def count(self, most: int, place: str) -> int:
         """Return how many of so many are right; over all that is counted in a turn that is the
         share `number`.
         """
@@ -152,7 +154,7 @@ class Metrics:
         line.rest = exact - int(exact)
         return int(exact)
 
-    def _line(self, place):
+    def _line(self, place: str) -> _ReadingLine:
         line = self._lines.get(place)
         if line is None:
             line = self._lines[place] = _ReadingLine(begins_higher=len(self._lines) % 2 == 1)

@@ -4,6 +4,13 @@
 Names are those of `torch.ops.aten`, with their overloads, 2.4 to 2.15.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 OPERATORS = {
     # Computed where the values of all their tensors are known: each element from one of each
     # argument...
@@ -90,7 +97,7 @@ OF_THE_DEVICE = {"aten::_local_scalar_dense"}
 """Operators that need no kernel of ours for tensors on the host."""
 
 
-def of(aten):
+def of(aten: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield (rule, name, operator) for each operator of the table; the last is None where torch has
     none so named.
     """

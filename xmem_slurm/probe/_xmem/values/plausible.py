@@ -5,9 +5,21 @@ The kernels take `real`, which goes on to the device's own kernel, then what the
 with.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 from _xmem.values.table import computed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Tensor
+    from _xmem.values.assumed import Assumed, AssumedMark
+    from _xmem.values.metrics import Metrics
+    from _xmem.values.table import Values
 
 COUNTS = {"sum", "count_nonzero"}
 """What makes a figure of many values."""
@@ -27,11 +39,15 @@ class Plausible:
     else nothing.
     """
 
-    def __init__(self, torch, values, most, assumed, metrics):
+    def __init__(
+        self, torch: ModuleType, values: Values, most: bool, assumed: Assumed, metrics: Metrics
+    ) -> None:
         self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
         self._metrics = metrics
 
-    def of(self, name, args, out, mark=None):
+    def of(
+        self, name: str, args: Sequence[Any], out: Tensor, mark: AssumedMark | None = None
+    ) -> Any:
         """Return what every element of a result is that is not known, or None: see Note [Plausible
         values].
 
@@ -55,14 +71,14 @@ class Plausible:
             return (name in ("lt", "le")) == (self._infinite(other) > 0)
         return None
 
-    def _counted(self, elements, results, mark):
+    def _counted(self, elements: int, results: int, mark: AssumedMark | None) -> int:
         """Return how many of so many truth values are true: all, or a score where predictions were
         compared.
         """
         line = self._assumed.line() if mark is not None and mark.equals and results == 1 else None
         return elements // results if line is None else self._metrics.count(elements, line)
 
-    def _infinite(self, other):
+    def _infinite(self, other: Any) -> float:
         """Return what a tensor is compared with, if that is one number, infinite or as good as
         that; else 0.
         """
@@ -72,13 +88,11 @@ class Plausible:
             and self._values.small(other)
         ):
             known = self._values.seen(other) if other.is_cuda else other
-            is_one = (
-                known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all())
-            )
-            other = known.reshape(-1)[0].item() if is_one else None
+            one = known.reshape(-1)[0] if known is not None and known.numel() else None
+            other = one.item() if one is not None and bool((known == one).all()) else None
         return other if isinstance(other, float) and abs(other) >= HUGE else 0
 
-    def mark(self, name):
+    def mark(self, name: str) -> AssumedMark | None:
         """Return the mark of a plausible result of this operator, or None where all else would be
         no run to size.
         """
@@ -93,13 +107,15 @@ class Plausible:
         )
         return self.after(name, mark)
 
-    def after(self, name, mark):
+    def after(self, name: str, mark: AssumedMark | None) -> AssumedMark | None:
         """Return the mark of what an operator computes from values with `mark`."""
         if mark is None or name == "_is_all_true":  # torch checks an argument
             return None
         return mark._replace(decides=False) if name in COUNTS else mark
 
-    def topk(self, real, tensor, k, dim=-1, *options):
+    def topk(
+        self, real: Function, tensor: Tensor, k: int, dim: int = -1, *options: Any
+    ) -> tuple[Tensor, Tensor]:
         """Of values that are not known the places are all different, and each is as frequent as
         any: even routing.
         """
@@ -119,7 +135,9 @@ class Plausible:
             )
         return out
 
-    def sort(self, operator, real, tensor, *args, **options):
+    def sort(
+        self, operator: Function, real: Function, tensor: Tensor, *args: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
         """Values that are not known come out in the order in which they are: each place once."""
         out = real(tensor, *args, **options)
         asked = self._values.applies(tensor) and tensor.dim() and self._values.small(out[1])
@@ -132,7 +150,14 @@ class Plausible:
             self._values.note(out[1], places.transpose(dim, -1), mark)
         return out
 
-    def _noted(self, out, tensor, operator, *args, **options):
+    def _noted(
+        self,
+        out: tuple[Tensor, Tensor],
+        tensor: Tensor,
+        operator: Function,
+        *args: Any,
+        **options: Any,
+    ) -> bool:
         """Note what an operator gives of the values of a tensor; return whether they are known."""
         known = self._values.seen(tensor)
         values = None if known is None else computed(operator, known, *args, **options)
@@ -140,7 +165,15 @@ class Plausible:
             self._values.note_all(out, values, self._values.mark((tensor,)))
         return values is not None
 
-    def multinomial(self, real, weights, count, replacement=False, *, generator=None):
+    def multinomial(
+        self,
+        real: Function,
+        weights: Tensor,
+        count: int,
+        replacement: bool = False,
+        *,
+        generator: Any = None,
+    ) -> Tensor:
         """A draw of one reads whether the weights are valid
         (aten/src/ATen/native/Distributions.cpp).
         """
@@ -158,7 +191,9 @@ class Plausible:
             self._values.note(out, None, self._assumed.mark("samples by multinomial, zeros here"))
         return out
 
-    def normal(self, real, mean, deviation=1.0, *, generator=None):
+    def normal(
+        self, real: Function, mean: Any, deviation: Any = 1.0, *, generator: Any = None
+    ) -> Tensor:
         """A tensor of deviations is read for negative ones
         (aten/src/ATen/native/DistributionTemplates.h).
         """
@@ -170,7 +205,7 @@ class Plausible:
         return out.mul_(deviation).add_(mean)
 
 
-def _same(one, other):
+def _same(one: Tensor, other: Tensor) -> bool:
     """Whether these are the same elements in the same places: two views of one tensor need not
     be.
     """

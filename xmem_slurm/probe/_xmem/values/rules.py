@@ -6,8 +6,11 @@ that torch has there only raise the version counter (torch/csrc/autograd/Variabl
 2.15), which is done here, too.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
+from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts
 from _xmem.values import lazy, operators
@@ -18,6 +21,16 @@ from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
 from _xmem.values.unmoved import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Tensor
+    from _xmem.values.assumed import AssumedMark
+    from _xmem.values.metrics import Metrics
+    from _xmem.values.table import Values
+    from _xmem.values.unmoved import Unmoved
 
 _OF_ONE = {"any", "all", "max", "min", "_is_all_true", "_is_any_true"}
 """What is the same of one number as of that number everywhere: no need to look at each."""
@@ -33,7 +46,7 @@ class Rules:
     `metrics` say what a script reads of losses and scores that are not known.
     """
 
-    def __init__(self, torch, values, most, metrics):
+    def __init__(self, torch: ModuleType, values: Values, most: bool, metrics: Metrics) -> None:
         self._torch, self._values, self._metrics = torch, values, metrics
         self.assumed = Assumed(torch)
         self._plausible = Plausible(torch, values, most, self.assumed, metrics)
@@ -42,9 +55,9 @@ class Rules:
         self._ours = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
-        self._numbers = {}
+        self._numbers: dict[Any, Tensor] = {}
 
-    def register(self):
+    def register(self) -> None:
         """Put every kernel in its place."""
         parts = {"rules": self, "plausible": self._plausible, "shapes": self._shapes}
         for rule, name, operator in operators.of(self._torch.ops.aten):
@@ -58,11 +71,11 @@ class Rules:
                 kernel = functools.partial(kernel, operator)
             self._wrap(operator, kernel, unmoved, rule in operators.WRITING)
 
-    def end(self):
+    def end(self) -> None:
         """Give torch its own kernels back."""
         self._library._destroy()
 
-    def _wrap(self, operator, kernel, unmoved, writes):
+    def _wrap(self, operator: Any, kernel: Function, unmoved: Unmoved | None, writes: bool) -> None:
         """Put a kernel where torch dispatches the operator to below autograd.
 
         Calls that are `unmoved` go on without it (Note [Unmoved values]); the operator `writes` to
@@ -82,7 +95,7 @@ class Rules:
             if str(each.type) in ("Tensor", "Tensor?")
         ]
 
-        def called(keys, *args, **kwargs):
+        def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
             # A number that C++ wrapped as a tensor comes here as a number, and cannot go back as
             # one.
             for index in tensors:
@@ -98,7 +111,7 @@ class Rules:
                 functools.partial(kernel, real, *args, **kwargs), self.assumed.looked
             )
 
-        def traced(*args, **kwargs):
+        def traced(*args: Any, **kwargs: Any) -> Any:
             # A tensor made of a number would stand in the graph, of which torch.compile then makes
             # another plan.
             with self._torch._C._AutoDispatchBelowAutograd(), self._unwatched():
@@ -109,20 +122,20 @@ class Rules:
             operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True
         )
 
-    def _unwatched(self):
+    def _unwatched(self) -> Any:
         """Within this, torch calls no kernel at our key, be it ours or torch's own."""
         return self._torch._C._ExcludeDispatchKeyGuard(self._ours)
 
-    def _wrote(self, target):
+    def _wrote(self, target: Tensor) -> Tensor:
         """A launch has written to a tensor that was not known; what it called may have noted it."""
         self._raise_version(target)
         if self._values.may_know((target,)):
             self._values.forget(target)
         return target
 
-    def _with_tensors(self, args, tensors):
+    def _with_tensors(self, args: tuple[Any, ...], tensors: list[int]) -> tuple[Any, ...]:
         """Return the arguments with tensors in place of numbers, as the operator has them."""
-        args, plain = list(args), self._torch.Tensor
+        given, plain = list(args), self._torch.Tensor
         like = (
             args[0]
             if type(args[0]) is plain
@@ -130,10 +143,10 @@ class Rules:
         )
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
-                args[index] = self._tensor(args[index], like)
-        return args
+                given[index] = self._tensor(args[index], like)
+        return tuple(given)
 
-    def _tensor(self, number, like):
+    def _tensor(self, number: complex, like: Tensor | None) -> Tensor:
         """Return a number as a tensor that nobody writes to, of the type of what is computed of
         both.
 
@@ -149,8 +162,8 @@ class Rules:
                 like is not None and type(like) is not torch.Tensor
             ):  # a tensor's class may not know (DTensor)
                 like = torch.empty((1,) * like.dim(), dtype=like.dtype, device="cpu")
-            kind = None if like is None else torch.result_type(like, number)
-            found = torch._C._VariableFunctions.scalar_tensor(number, dtype=kind, device="cpu")
+            dtype = None if like is None else torch.result_type(like, number)
+            found = torch._C._VariableFunctions.scalar_tensor(number, dtype=dtype, device="cpu")
             if len(self._numbers) >= MOST_NUMBERS:
                 self._numbers.clear()
             self._numbers[key] = found
@@ -158,7 +171,7 @@ class Rules:
 
     # -- operators that are computed ---------------------------------------------------------------
 
-    def by_element(self, operator, real, *args, **kwargs):
+    def by_element(self, operator: Any, real: Function, *args: Any, **kwargs: Any) -> Tensor:
         """Compute on the host beside, element by element: of a large result keep how it is made."""
         out = real(*args, **kwargs)
         if self._values.keeps(out):
@@ -167,14 +180,14 @@ class Rules:
             self._large(operator, out, args, kwargs)
         return out
 
-    def as_a_whole(self, operator, real, *args, **kwargs):
+    def as_a_whole(self, operator: Any, real: Function, *args: Any, **kwargs: Any) -> Any:
         """Compute on the host beside."""
         out = real(*args, **kwargs)
         if self._values.keeps(out[0] if isinstance(out, tuple) else out):
             self._note(operator, out, args, kwargs)
         return out
 
-    def _note(self, operator, out, args, kwargs):
+    def _note(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what comes out: computed, made up, or with the mark of what it was computed from."""
         name, first = _name(operator), out[0] if isinstance(out, tuple) else out
         mark = self._values.mark(args)
@@ -198,7 +211,7 @@ class Rules:
         elif name == "eq":
             self._values.note(first, None, self.assumed.mark_of_unknown()._replace(equals=True))
 
-    def _on_one_side(self, args):
+    def _on_one_side(self, args: Sequence[Any]) -> list[Any] | None:
         """Return the arguments of a `where` that takes all from one side, which alone is known;
         else None.
         """
@@ -208,7 +221,9 @@ class Rules:
         (taken,) = self._values.on_host(args[1:2] if condition.any() else args[2:3]) or [None]
         return None if taken is None else [condition, taken, taken]
 
-    def _large(self, operator, out, args, kwargs):
+    def _large(
+        self, operator: Any, out: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Keep how the values of a large result are made, where those of all that it is made from
         are known.
         """
@@ -233,11 +248,11 @@ class Rules:
                 if known is None:
                     return
             given.append(known)
-        if any(isinstance(each, tuple) for each in given):
+        if any(isinstance(each, lazy.LazyView) for each in given):
             made = computed(lazy.elementwise, self._torch, operator, out.shape, given, kwargs)
             self._values.make(out, made, self._values.mark(args))
 
-    def triangle(self, operator, real, tensor, diagonal=0):
+    def triangle(self, operator: Any, real: Function, tensor: Tensor, diagonal: int = 0) -> Tensor:
         """Compute triu or tril; of a large result keep how it is made."""
         out = real(tensor, diagonal)
         if self._values.keeps(out):
@@ -250,13 +265,15 @@ class Rules:
             if self._values.has(tensor) and tensor.is_contiguous()
             else None
         )
-        if found is not None and not found[3]:
+        if found is not None and not found.offset:
             upper = operator is self._torch.ops.aten.triu.default
-            made = lazy.triangle(self._torch, found[0], tensor.shape, diagonal, upper)
+            made = lazy.triangle(self._torch, found.lazy, tensor.shape, diagonal, upper)
             self._values.make(out, made, self._values.mark((tensor,)))
         return out
 
-    def in_place(self, operator, real, target, *args, **kwargs):
+    def in_place(
+        self, operator: Any, real: Function, target: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
         """Compute what is written to the first argument."""
         kept = self._values.of(target) if self._values.keeps(target) else None
         known = None if kept is None else self._values.on_host(args)
@@ -270,7 +287,7 @@ class Rules:
             self._values.forget(target)
         return target
 
-    def scatter_(self, operator, real, target, *written):
+    def scatter_(self, operator: Any, real: Function, target: Tensor, *written: Any) -> Tensor:
         """Compute what is written to picked places; of a large tensor that was one number
         everywhere keep which.
         """
@@ -279,19 +296,22 @@ class Rules:
         known = self._values.lazy(target) if self._values.has(target) else None
         given = None if known is None else self._values.on_host(written)
         if (
-            given is None
-            or type(known[0]) is not lazy.Full
+            known is None
+            or given is None
+            or type(known.lazy) is not lazy.Full
             or not lazy.is_whole(known, target.shape)
         ):
             return self.over(operator, real, target, *written)
         mark = self._values.mark((target, *written))
         real(target, *written)
-        made = computed(lazy.scattered, self._torch, known[0], target.shape, given)
+        made = computed(lazy.scattered, self._torch, known.lazy, target.shape, given)
         self._written_over(target)
         self._values.make(target, made, mark)
         return target
 
-    def over(self, operator, real, target, *args, **kwargs):
+    def over(
+        self, operator: Any, real: Function, target: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
         real(target, *args, **kwargs)
         self._written_over(target)
         if (
@@ -309,7 +329,7 @@ class Rules:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def local_scalar_dense(self, real, tensor):
+    def local_scalar_dense(self, real: Function, tensor: Tensor) -> Any:
         mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
         unknown = known is None and (mark is None or mark.equals)
         self.assumed.read(None if unknown else mark)
@@ -322,7 +342,7 @@ class Rules:
             else value
         )
 
-    def _number(self):
+    def _number(self) -> float:
         """Return what is read now of floating point that is not known."""
         line, metrics = (
             self.assumed.line() if self._torch.is_grad_enabled() else None,
@@ -334,7 +354,7 @@ class Rules:
             else metrics.number_in_training(line)
         )
 
-    def _unknown(self, tensor, zero):
+    def _unknown(self, tensor: Tensor, zero: Any) -> Any:
         """Return what the script reads of one value that is not known, nor anything of it."""
         if tensor.is_floating_point():
             return self._number()
@@ -346,7 +366,7 @@ class Rules:
         self.assumed.unknown()
         return zero
 
-    def to_copy(self, real, tensor, **kwargs):
+    def to_copy(self, real: Function, tensor: Tensor, **kwargs: Any) -> Tensor:
         """A copy to the device keeps its values, one to the host reads them, a cast has them in
         another type.
         """
@@ -382,7 +402,9 @@ class Rules:
             self._values.copied(out, tensor)
         return out
 
-    def _filled(self, source, copy, asked=None):
+    def _filled(
+        self, source: Tensor, copy: Callable[[], Tensor], asked: str | None = None
+    ) -> Tensor:
         """Return what is copied to the host; numbers that are not known may be losses, and are what
         those are.
 
@@ -392,7 +414,7 @@ class Rules:
         out, is_made_up = Reads.of_zeros(copy)
         few = source.numel() <= MOST_METRICS and self._values.applies(source)
         if is_made_up and few and type(out) is self._torch.Tensor:
-            number = 0
+            number: float = 0
             if source.is_floating_point():
                 number = self._number()
             elif asked is not None:
@@ -402,7 +424,7 @@ class Rules:
                     out.detach().fill_(number)
         return out
 
-    def equal(self, real, one, other):
+    def equal(self, real: Function, one: Tensor, other: Tensor) -> bool:
         known = (
             self._values.on_host((one, other)) if one.is_cuda else None
         )  # else below would come here again
@@ -413,7 +435,9 @@ class Rules:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def _written(self, target, write, mark=None):
+    def _written(
+        self, target: Tensor, write: Callable[[Tensor], Tensor], mark: AssumedMark | None = None
+    ) -> Tensor:
         """The device's tensor is written to whole by what `write` does to one on the host."""
         if not self._values.keeps(target):
             self._raise_version(target)
@@ -431,12 +455,14 @@ class Rules:
                     self._values.note(target, host, mark)
         return target
 
-    def _written_over(self, target):
+    def _written_over(self, target: Tensor) -> None:
         """The device's tensor is written to, with what is not known."""
         self._raise_version(target)
         self._values.forget(target)
 
-    def copy_(self, real, target, source, non_blocking=False):
+    def copy_(
+        self, real: Function, target: Tensor, source: Tensor, non_blocking: bool = False
+    ) -> Tensor:
         """The same where there is a target."""
         if source.is_cuda and not target.is_cuda:
             self.assumed.read(self._values.mark((source,)))
@@ -460,11 +486,11 @@ class Rules:
             self._values.note(target, source)
         return target
 
-    def fill_(self, real, target, value):
+    def fill_(self, real: Function, target: Tensor, value: Any) -> Tensor:
         real(target, value)
         return self._written(target, lambda host: host.fill_(value))
 
-    def fill_with(self, real, target, value):
+    def fill_with(self, real: Function, target: Tensor, value: Tensor) -> Tensor:
         known = self._values.on_host((value,))
         real(target, value)
         if known is None:
@@ -472,14 +498,14 @@ class Rules:
             return target
         return self._written(target, lambda host: host.fill_(known[0]), self._values.mark((value,)))
 
-    def zero_(self, real, target):
+    def zero_(self, real: Function, target: Tensor) -> Tensor:
         # That of a plain tensor calls `fill_`, of which no more is to be seen.
         plain = self._values.applies(target) and target.layout is self._torch.strided
         with self._unwatched() if plain else contextlib.nullcontext():
             real(target)
         return self._written(target, lambda host: host.zero_())
 
-    def foreach_add_(self, real, targets, number):
+    def foreach_add_(self, real: Function, targets: Sequence[Tensor], number: Any) -> None:
         """Optimizers count their steps by this where the counts are on the device."""
         known = [self._values.of(each) if self._values.keeps(each) else None for each in targets]
         self._each_added(real, targets, number)
@@ -490,11 +516,15 @@ class Rules:
             else:
                 self._values.forget(target)
 
-    def foreach_add_of(self, real, targets, *args, **kwargs):
+    def foreach_add_of(
+        self, real: Function, targets: Sequence[Tensor], *args: Any, **kwargs: Any
+    ) -> None:
         """The same by a number that is a tensor. On the device torch raises the versions itself."""
         self._each_added(real, targets, *args, **kwargs)
 
-    def _each_added(self, real, targets, *args, **kwargs):
+    def _each_added(
+        self, real: Function, targets: Sequence[Tensor], *args: Any, **kwargs: Any
+    ) -> None:
         """Go on; on the host torch calls `add_` for each of them, which needs no kernel of ours."""
         if any(each.is_cuda for each in targets):
             real(targets, *args, **kwargs)
@@ -504,7 +534,9 @@ class Rules:
         for target in targets:
             self._raise_version(target)
 
-    def unscaled(self, real, gradients, found_inf, inverse_scale):
+    def unscaled(
+        self, real: Function, gradients: Sequence[Tensor], found_inf: Tensor, inverse_scale: Tensor
+    ) -> None:
         """GradScaler looks whether its gradients are finite. All are: what was found before
         holds.
         """
@@ -515,7 +547,15 @@ class Rules:
         if known:
             self._values.wrote(found_inf, mark)
 
-    def scale_updated(self, operator, real, scale, growth, found_inf, *rule):
+    def scale_updated(
+        self,
+        operator: Any,
+        real: Function,
+        scale: Tensor,
+        growth: Tensor,
+        found_inf: Tensor,
+        *rule: Any,
+    ) -> Tensor:
         """GradScaler's scale and the steps since it grew, by its own rule; where it is not known,
         nothing was found.
         """
@@ -537,11 +577,11 @@ class Rules:
         return scale
 
 
-def _name(operator):
+def _name(operator: Any) -> str:
     """Return an operator's name without its overload's."""
     return operator._schema.name.rpartition("::")[2]
 
 
-def _line(text, start):
+def _line(text: str, start: str) -> str:
     """Return the line of `text` that begins with `start`, or nothing."""
     return next((line for line in text.splitlines() if line.startswith(start)), "")

@@ -6,20 +6,35 @@ the header in JSON, filled up with spaces to a multiple of 8, and the tensors, w
 of the widest numbers first, so that each lies at a multiple of its numbers' width.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from _xmem.annotations import Device, Dtype, Tensor
 
 _LENGTH_BYTES = _ALIGNMENT = 8
 
 
-def write(path, tensors, metadata, types, least_hole):
+def write(
+    path: Any,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str] | None,
+    types: Mapping[Dtype, str],
+    least_hole: int,
+) -> None:
     """Write tensors by name to the file `path`; of `least_hole` bytes and more, each is a hole.
 
     `types` are the names that safetensors has for types of torch; `metadata` are words by name, or
     None.
     """
-    header, end = {}, 0
+    header: dict[str, Any] = {}
+    end = 0
     if metadata is not None:
         header["__metadata__"] = metadata
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -52,30 +67,30 @@ class OnDevice:
     come on `device`.
     """
 
-    def __init__(self, opened, device):
+    def __init__(self, opened: Any, device: Device) -> None:
         self._opened, self._device = opened, device
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._opened, name)
 
-    def __enter__(self):
+    def __enter__(self) -> OnDevice:
         self._opened.__enter__()
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> Any:
         return self._opened.__exit__(*error)
 
-    def __getitem__(self, place):
+    def __getitem__(self, place: Any) -> Tensor:
         return self._opened[place].to(self._device)
 
-    def get_tensor(self, name):
+    def get_tensor(self, name: str) -> Tensor:
         return self._opened.get_tensor(name).to(self._device)
 
-    def get_tensors(self):
+    def get_tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, in the order in which they lie in the file."""
         return {
             name: tensor.to(self._device) for name, tensor in self._opened.get_tensors().items()
         }
 
-    def get_slice(self, name):
+    def get_slice(self, name: str) -> OnDevice:
         return OnDevice(self._opened.get_slice(name), self._device)

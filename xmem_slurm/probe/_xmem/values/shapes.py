@@ -5,11 +5,22 @@ The kernels take `real`, which goes on to the device's own kernel, then what the
 with.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts
 from _xmem.values import lazy
 from _xmem.values.table import computed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Dtype, Function, Tensor
+    from _xmem.values.assumed import Assumed
+    from _xmem.values.table import Values
 
 MOST_SORTED = 1 << 20
 """Entries of a sparse tensor whose places are compared: half a second's work on the host."""
@@ -22,11 +33,11 @@ class Shapes:
     `assumed` is told where a shape follows from what is made up.
     """
 
-    def __init__(self, torch, values, most, assumed):
+    def __init__(self, torch: ModuleType, values: Values, most: bool, assumed: Assumed) -> None:
         self._torch, self._values, self._most = torch, values, most
         self._assumed = assumed
 
-    def _on_host(self, args):
+    def _on_host(self, args: Sequence[Any]) -> list[Any] | None:
         """Return known arguments on the host; None also of what was made up to say that nothing is
         equal.
 
@@ -35,7 +46,9 @@ class Shapes:
         mark = self._values.mark(args)
         return None if mark is not None and mark.equals else self._values.on_host(args)
 
-    def _shape(self, real, args, host, upper):
+    def _shape(
+        self, real: Function, args: tuple[Any, ...], host: Function, upper: Callable[[], Any]
+    ) -> Any:
         """Return what `host` gives of known arguments, on the device; else `upper()`, or what zeros
         lead to.
         """
@@ -53,26 +66,26 @@ class Shapes:
         doubts.note("value-shape", "shapes follow from values")
         return upper() if self._most else real(*args)
 
-    def nonzero(self, real, tensor):
-        def upper():
+    def nonzero(self, real: Function, tensor: Tensor) -> Tensor:
+        def upper() -> Tensor:
             return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=self._torch.long)
 
         large = not self._values.small(tensor) and self._values.has(tensor)
         found = self._values.lazy(tensor) if large else None
         if (
             found is not None
-            and type(found[0]) is lazy.Scattered
+            and type(found.lazy) is lazy.Scattered
             and lazy.is_whole(found, tensor.shape)
         ):
-            places, mark = found[0].nonzero(), self._values.mark((tensor,))
+            places, mark = found.lazy.nonzero(), self._values.mark((tensor,))
             if places is not None:
                 self._assumed.shaped(mark)
                 rows = self._torch.stack(self._torch.unravel_index(places, tensor.shape), 1)
                 return self._values.on_device(rows, tensor.device, mark)
         return self._shape(real, (tensor,), self._torch.nonzero, upper)
 
-    def masked_select(self, real, tensor, mask):
-        def upper():
+    def masked_select(self, real: Function, tensor: Tensor, mask: Tensor) -> Tensor:
+        def upper() -> Tensor:
             return self._torch.broadcast_tensors(tensor, mask)[0].reshape(-1).clone()
 
         if not tensor.is_cuda:
@@ -85,32 +98,45 @@ class Shapes:
             )
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
-    def unique2(self, real, tensor, *options):
+    def unique2(
+        self, real: Function, tensor: Tensor, *options: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return self._unique(real, "_unique2", (tensor, *options), (-1,), tensor.shape)
 
-    def unique_consecutive(self, real, tensor, *options):
+    def unique_consecutive(
+        self, real: Function, tensor: Tensor, *options: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return self._unique(
             real, "unique_consecutive", (tensor, *options), tensor.shape, tensor.shape
         )
 
-    def unique_dim(self, real, tensor, dim, *options):
+    def unique_dim(
+        self, real: Function, tensor: Tensor, dim: int, *options: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return self._unique(
             real, "unique_dim", (tensor, dim, *options), tensor.shape, (tensor.shape[dim],)
         )
 
-    def _unique(self, real, name, args, shape, places):
+    def _unique(
+        self,
+        real: Function,
+        name: str,
+        args: tuple[Any, ...],
+        shape: Sequence[int],
+        places: Sequence[int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """What is not known is all different; `shape` is that of it, `places` that of where each is
         found.
         """
 
-        def upper():
+        def upper() -> tuple[Tensor, Tensor, Tensor]:
             tensor, long = args[0], self._torch.long
             counts = tensor.new_ones(math.prod(places), dtype=long)
             return tensor.reshape(shape).clone(), tensor.new_zeros(places, dtype=long), counts
 
         return self._shape(real, args, getattr(self._torch.ops.aten, name).default, upper)
 
-    def coalesce(self, real, tensor):
+    def coalesce(self, real: Function, tensor: Tensor) -> Tensor:
         """Entries at the same place become one; where places are not known, no more are left than
         there are.
 
@@ -142,7 +168,9 @@ class Shapes:
             places, values, tensor.shape, check_invariants=False, is_coalesced=True
         )
 
-    def bincount(self, real, tensor, weights=None, minlength=0):
+    def bincount(
+        self, real: Function, tensor: Tensor, weights: Tensor | None = None, minlength: int = 0
+    ) -> Tensor:
         """What is not known is below `minlength`, where a script names that: it has no more
         classes.
         """
@@ -153,7 +181,7 @@ class Shapes:
         )
         if known is None and minlength:
             return tensor.new_empty((minlength,), dtype=self._counts(weights))
-        if counted is None or not known.numel():
+        if known is None or counted is None or not known.numel():
             return real(tensor, weights, minlength)
         mark = self._values.mark((tensor, weights))
         if len(counted) > minlength:
@@ -162,13 +190,15 @@ class Shapes:
             return self._values.on_device(counted, tensor.device, mark)
         return tensor.new_empty(counted.shape, dtype=self._counts(weights))
 
-    def _counts(self, weights):
+    def _counts(self, weights: Tensor | None) -> Dtype:
         """Return the type of counts (aten/src/ATen/native/cuda/SummaryOps.cu, `_bincount_cuda`)."""
         if weights is None:
             return self._torch.long
         return self._torch.float if weights.dtype is self._torch.float else self._torch.double
 
-    def repeat_interleave(self, real, repeats, *, output_size=None):
+    def repeat_interleave(
+        self, real: Function, repeats: Tensor, *, output_size: int | None = None
+    ) -> Tensor:
         if not repeats.is_cuda:
             return real(repeats, output_size=output_size)
         known = self._values.seen(repeats)
@@ -182,7 +212,7 @@ class Shapes:
             repeats.numel() if output_size is None else output_size, dtype=self._torch.long
         )
 
-    def index(self, real, tensor, indices):
+    def index(self, real: Function, tensor: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         if not tensor.is_cuda:
             return real(tensor, indices)
         out = real(tensor, self._without_masks(indices))
@@ -196,7 +226,14 @@ class Shapes:
                     self._values.note(out, values, self._values.mark((tensor, indices)))
         return out
 
-    def index_put_(self, real, tensor, indices, values, *options):
+    def index_put_(
+        self,
+        real: Function,
+        tensor: Tensor,
+        indices: Sequence[Tensor | None],
+        values: Tensor,
+        *options: Any,
+    ) -> Tensor:
         if tensor.is_cuda:
             indices = self._without_masks(indices, self._selected(tensor, indices, values))
         kept = self._values.of(tensor) if tensor.is_cuda and self._values.small(tensor) else None
@@ -213,7 +250,9 @@ class Shapes:
             self._values.forget(tensor)
         return tensor
 
-    def _selected(self, tensor, indices, values):
+    def _selected(
+        self, tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor
+    ) -> int | None:
         """Return how many a mask among these indices must select for `values` to fit there, or
         None.
 
@@ -221,7 +260,7 @@ class Shapes:
         them, the first (numpy's rule for indices that are arrays).
         """
         places = [place for place, each in enumerate(indices) if each is not None]
-        given = [indices[place] for place in places]
+        given: list[Tensor] = [indices[place] for place in places]
         masks = [each.dim() for each in given if self._is_mask(each)]
         if not masks or any(each.dim() > 1 for each in given if not self._is_mask(each)):
             return None
@@ -231,10 +270,12 @@ class Shapes:
         axis = values.dim() - 1 - after
         return values.shape[axis] if axis >= 0 else None
 
-    def _is_mask(self, index):
+    def _is_mask(self, index: Tensor) -> bool:
         return index.dtype in (self._torch.bool, self._torch.uint8)
 
-    def _without_masks(self, indices, selected=None):
+    def _without_masks(
+        self, indices: Sequence[Tensor | None], selected: int | None = None
+    ) -> list[Tensor | None]:
         """Return indices with numbers in place of masks; of an unknown one, `selected` many, where
         that is given.
         """

@@ -5,10 +5,21 @@ In place of a host storage there may be how to make it (`values/lazy`), or nothi
 is kept is the mark of what was assumed (`values/assumed`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.values import lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Device, Dtype, Function, Storage, Tensor
+    from _xmem.values.assumed import AssumedMark
+    from _xmem.values.lazy import LazyView, Recipe
 
 MOST_ELEMENTS = 1 << 18
 """Of a tensor of integers or booleans whose values are kept: a batch of labels, an adjacency
@@ -22,7 +33,22 @@ PURGE = 1 << 12
 """Of storages that are gone, so many at most are still in the table."""
 
 
-def computed(function, *args, **kwargs):
+class KnownStorage(NamedTuple):
+    """What is known of a device storage."""
+
+    storage: Any
+    """A weak reference to it."""
+    contents: Any
+    """A host storage with what it holds, what makes that (`values/lazy`), or None."""
+    version: int
+    """That of the tensor that it was noted by."""
+    mark: AssumedMark | None
+    dtype: Dtype
+    origins: tuple[set[int], frozenset[int]] | None
+    """Those of Note [Where a value comes from], and what was being watched when it was noted."""
+
+
+def computed(function: Function, *args: Any, **kwargs: Any) -> Any:
     """Return what a function gives on the host, or None where it raises: then its result is not
     known.
 
@@ -36,22 +62,22 @@ def computed(function, *args, **kwargs):
 
 
 class Values:
-    """The table: by the address of a device storage, (weak reference, host storage, version, mark,
-    type, origins).
-
-    The reference is to the storage; the origins are those of Note [Where a value comes from].
+    """The table, by the address of a device storage.
 
     Only what is kept is asked for its storage: autograd does not add to a gradient in place once
     Python has had that in its hands (torch 2.11, can_accumulate_inplace), and the job would
     allocate more.
     """
 
-    def __init__(self, torch):
+    _kernels: list[set[int]]
+    _origins: set[int] | None
+
+    def __init__(self, torch: ModuleType) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self._torch, self._weak = torch, StorageWeakRef
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._known = {}
+        self._known: dict[int, KnownStorage] = {}
         self._purge_at = PURGE
         self._storages = torch.UntypedStorage
         self._budget = lazy.LookQuota()
@@ -59,7 +85,7 @@ class Values:
         self._kernels, self._origins = [], None
         self._marked = False  # most scripts make up nothing: then nobody looks for marks
 
-    def applies(self, tensor):
+    def applies(self, tensor: Tensor) -> bool:
         """Whether it is on the device, not nested, and of no subclass, trace or transform
         (torch.vmap).
         """
@@ -71,53 +97,60 @@ class Values:
             and not native._functorch.is_functorch_wrapped_tensor(tensor)
         )
 
-    def of(self, tensor):
+    def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor as one on the host, which shares them; None where they are
         not kept.
         """
         found = self._entry(tensor)
-        if found is None or type(found[1]) is not self._storages:
+        if found is None or type(found.contents) is not self._storages:
             return None
         host = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
-        return host.set_(found[1], tensor.storage_offset(), tensor.size(), tensor.stride())
+        return host.set_(found.contents, tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    def seen(self, tensor):
+    def seen(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor to look at, made if need be; None where they are not
         known.
         """
         found = self._entry(tensor)
-        if found is None or found[1] is None:
+        if found is None or found.contents is None:
             return None
-        if type(found[1]) is self._storages:
+        if type(found.contents) is self._storages:
             return self.of(tensor)
         if not self.small(tensor) and (
             self.is_gradient(tensor) or not self._budget.allows(tensor.numel())
         ):
             return None
-        if tensor.dtype is not found[4]:
+        if tensor.dtype is not found.dtype:
             return None
         size = tensor.size()
-        return computed(found[1].part, self._budget, size, tensor.stride(), tensor.storage_offset())
+        return computed(
+            found.contents.part, self._budget, size, tensor.stride(), tensor.storage_offset()
+        )
 
-    def everywhere(self, tensor):
+    def everywhere(self, tensor: Tensor) -> Tensor | None:
         """Return the one number that a large tensor has everywhere, as a host tensor; None where it
         is not known so.
         """
         found = self._entry(tensor)
-        is_one = found is not None and type(found[1]) is lazy.Full and tensor.dtype is found[4]
-        return found[1].one if is_one else None
+        if (
+            found is None
+            or type(found.contents) is not lazy.Full
+            or tensor.dtype is not found.dtype
+        ):
+            return None
+        return found.contents.one
 
-    def is_gradient(self, tensor):
+    def is_gradient(self, tensor: Tensor) -> bool:
         """Whether it is computed with in a backward pass: what begins with ones is soon known, and
         decides nothing.
         """
         return tensor.is_floating_point() and self._torch._C._current_autograd_node() is not None
 
-    def has(self, value):
+    def has(self, value: object) -> bool:
         """Whether something of the storage of this argument may be known."""
         return isinstance(value, self._torch.Tensor) and self._entry(value) is not None
 
-    def may_know(self, args):
+    def may_know(self, args: Iterable[Any]) -> bool:
         """Whether there may be an entry for one of these; false only where there is none."""
         plain, known = self._plain, self._known
         if not known:
@@ -133,7 +166,7 @@ class Values:
                 return True
         return False
 
-    def mark(self, args):
+    def mark(self, args: Iterable[Any]) -> AssumedMark | None:
         """Return the mark of what was assumed of these arguments: one that decides, where there is
         one; else None.
         """
@@ -144,12 +177,12 @@ class Values:
                     mark = self.mark(each)
                 else:
                     entry = self._entry(each) if isinstance(each, self._torch.Tensor) else None
-                    mark = None if entry is None else entry[3]
+                    mark = None if entry is None else entry.mark
                 if mark is not None and (found is None or mark.decides):
                     found = mark
         return found
 
-    def _entry(self, tensor):
+    def _entry(self, tensor: Tensor) -> KnownStorage | None:
         """Return the entry of a tensor's storage, where it holds still; that it was looked up is
         noted.
         """
@@ -157,20 +190,23 @@ class Values:
             return None
         key = address(tensor)
         found = self._known.get(key)
-        if found is None or found[0].expired() or tensor.is_inference():
+        if found is None or found.storage.expired() or tensor.is_inference():
             return None
         version = tensor._version
-        if found[2] != version:
-            if version > found[2]:
+        if found.version != version:
+            if version > found.version:
                 self._known.pop(key, None)
             return None
         if self._kernels:
-            known_here = found[5] is not None and found[5][0] is self._origins
-            self._kernels[-1].update(found[5][1] if known_here else (key,))
+            origins = found.origins
+            if origins is not None and origins[0] is self._origins:
+                self._kernels[-1].update(origins[1])
+            else:
+                self._kernels[-1].add(key)
         return found
 
     @contextlib.contextmanager
-    def origins(self):
+    def origins(self) -> Iterator[set[int]]:
         """Within this, fill the set that is given with the origins of what is read.
 
         Note [Where a value comes from]: a call may read what it has made itself (positions, a mask
@@ -184,7 +220,7 @@ class Values:
         finally:
             self._origins = outer
 
-    def within(self, kernel, looks):
+    def within(self, kernel: Callable[[], Any], looks: Callable[[], int]) -> Any:
         """Run a kernel; `looks` says how often values were read."""
         if self._origins is None:
             return kernel()
@@ -197,25 +233,25 @@ class Values:
             if looks() != before:
                 self._origins |= found
 
-    def fingerprint(self, tensor):
+    def fingerprint(self, tensor: Tensor) -> object | None:
         """Return what tells the values of a tensor from others; None where they are not known."""
         if self._entry(tensor) is None:
             return None
         values = self.seen(tensor) if self.small(tensor) else None
         return object() if values is None else hash(tuple(values.flatten().tolist()))
 
-    def small(self, tensor):
+    def small(self, tensor: Tensor) -> bool:
         """Whether values of such a tensor are kept."""
         most = MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_ELEMENTS
         return tensor.numel() <= most
 
-    def keeps(self, tensor):
+    def keeps(self, tensor: Tensor) -> bool:
         """Whether values of this tensor are kept. Most are too large: that is seen first, as every
         operator asks.
         """
         return type(tensor) in self._plain and self.small(tensor) and self.applies(tensor)
 
-    def note(self, tensor, values, mark=None):
+    def note(self, tensor: Tensor, values: Tensor | None, mark: AssumedMark | None = None) -> None:
         """Keep `values`, of the same shape on the host, as those of `tensor`, which has its storage
         for itself.
 
@@ -238,13 +274,13 @@ class Values:
             own.copy_(values)
         self._put(tensor, storage, host, mark)
 
-    def note_all(self, out, values, mark):
+    def note_all(self, out: Any, values: Any, mark: AssumedMark | None) -> None:
         """The same of what an operator returns, which may be several tensors."""
         pairs = zip(out, values) if isinstance(out, tuple) else [(out, values)]  # noqa: B905 - since Python 3.10
         for tensor, host in pairs:
             self.note(tensor, host, mark)
 
-    def refer(self, tensor, values, mark=None):
+    def refer(self, tensor: Tensor, values: Tensor, mark: AssumedMark | None = None) -> None:
         """Keep where the values of a large tensor are: in `values`, of the same shape on the
         host.
         """
@@ -268,7 +304,7 @@ class Values:
             source.held = values if held else None
         self._put(tensor, storage, source, mark)
 
-    def make(self, tensor, recipe, mark=None):
+    def make(self, tensor: Tensor, recipe: Recipe | None, mark: AssumedMark | None = None) -> None:
         """Keep what makes the values of a large tensor, as contiguous ones, or one everywhere; None
         keeps nothing.
         """
@@ -278,7 +314,7 @@ class Values:
             if storage is not None:
                 self._put(tensor, storage, recipe, mark)
 
-    def copied(self, out, tensor):
+    def copied(self, out: Tensor, tensor: Tensor) -> None:
         """`out` is a copy of `tensor`, which is on the device, too, or its cast."""
         if not self.has(tensor):
             return
@@ -293,24 +329,26 @@ class Values:
                 )
                 self.make(out, made, mark)
 
-    def lazy(self, tensor):
-        """Return what makes the values of a tensor with those around it, or None: (lazy, size,
-        stride, offset).
-        """
+    def lazy(self, tensor: Tensor) -> LazyView | None:
+        """Return what makes the values of a tensor with those around it, or None."""
         found = self._entry(tensor)
-        if found is None or found[1] is None:
+        if found is None or found.contents is None:
             return None
-        if type(found[1]) is not self._storages:
-            dtype = found[4]
-            place = found[1], tensor.size(), tensor.stride(), tensor.storage_offset()
-            return place if tensor.dtype is dtype else None
+        if type(found.contents) is not self._storages:
+            if tensor.dtype is not found.dtype:
+                return None
+            return lazy.LazyView(
+                found.contents, tensor.size(), tensor.stride(), tensor.storage_offset()
+            )
         own = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
-        own = own.set_(found[1], 0, (found[1].nbytes() // tensor.element_size(),), (1,)).clone()
+        own = own.set_(
+            found.contents, 0, (found.contents.nbytes() // tensor.element_size(),), (1,)
+        ).clone()
         source = lazy.HostSource(self._torch, own, own.dtype)
         source.held = own
-        return source, tensor.size(), tensor.stride(), tensor.storage_offset()
+        return lazy.LazyView(source, tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def _own(self, tensor):
+    def _own(self, tensor: Tensor) -> Storage | None:
         """Return the storage of a tensor that has it for itself, else None."""
         if tensor.layout is not self._torch.strided or not tensor.numel() or tensor.is_inference():
             return None
@@ -318,7 +356,7 @@ class Values:
         return storage if storage.nbytes() <= tensor.numel() * tensor.element_size() else None
 
     @contextlib.contextmanager
-    def of_bytes(self):
+    def of_bytes(self) -> Iterator[None]:
         """Within this, what this thread copies are the bytes of numbers: of large ones nothing is
         kept or looked at.
 
@@ -331,25 +369,37 @@ class Values:
         finally:
             self._here.moves_bytes = False
 
-    def loaded(self, storage, host):
+    def loaded(self, storage: Storage, host: Storage) -> None:
         """A storage was copied to the device: the tensor that torch.load makes over it by `set_`
         has these bytes.
         """
         if storage.nbytes() <= LOADED:
-            self._keep(
-                storage.data_ptr(), self._weak(storage), host.clone(), 1, None, self._torch.uint8
+            self._known[storage.data_ptr()] = KnownStorage(
+                storage=self._weak(storage),
+                contents=host.clone(),
+                version=1,
+                mark=None,
+                dtype=self._torch.uint8,
+                origins=self._origins_so_far(),
             )
 
-    def _put(self, tensor, storage, host, mark):
+    def _put(self, tensor: Tensor, storage: Storage, host: Any, mark: AssumedMark | None) -> None:
         self._marked = self._marked or mark is not None
-        self._keep(address(tensor), self._weak(storage), host, tensor._version, mark, tensor.dtype)
+        self._known[address(tensor)] = KnownStorage(
+            storage=self._weak(storage),
+            contents=host,
+            version=tensor._version,
+            mark=mark,
+            dtype=tensor.dtype,
+            origins=self._origins_so_far(),
+        )
         if len(self._known) > self._purge_at:
             for key, each in list(self._known.items()):  # other threads note, too
-                if each[0].expired():
+                if each.storage.expired():
                     self._known.pop(key, None)
             self._purge_at = 2 * len(self._known) + PURGE
 
-    def wrote(self, tensor, mark=None):
+    def wrote(self, tensor: Tensor, mark: AssumedMark | None = None) -> None:
         """The host values of `tensor` were changed as the device's were: they are those of its new
         version.
         """
@@ -357,24 +407,26 @@ class Values:
         found = self._known.get(key)
         if found is not None:
             if tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
-                mark = found[3] if mark is None else mark
+                mark = found.mark if mark is None else mark
             self._marked = self._marked or mark is not None
-            self._keep(key, found[0], found[1], tensor._version, mark, found[4])
+            self._known[key] = found._replace(
+                version=tensor._version, mark=mark, origins=self._origins_so_far()
+            )
 
-    def _keep(self, key, *entry):
-        origins = None
-        if self._origins is not None:
-            origins = self._origins, frozenset(self._kernels[-1] if self._kernels else ())
-        self._known[key] = (*entry, origins)
+    def _origins_so_far(self) -> tuple[set[int], frozenset[int]] | None:
+        """Return the origins of what is noted now, with what is being watched; None: nothing is."""
+        if self._origins is None:
+            return None
+        return self._origins, frozenset(self._kernels[-1] if self._kernels else ())
 
-    def forget(self, tensor):
+    def forget(self, tensor: Tensor) -> None:
         """What `tensor` holds is not known any more: as `x.data`, it may have a version counter of
         its own.
         """
         if self.applies(tensor) and tensor.layout is self._torch.strided:
             self._known.pop(address(tensor), None)
 
-    def on_host(self, args):
+    def on_host(self, args: Sequence[Any]) -> list[Any] | None:
         """Return the arguments with host tensors for those on the device, or None where one is not
         known.
         """
@@ -382,7 +434,7 @@ class Values:
         lost = any(host is None and each is not None for host, each in zip(found, args))  # noqa: B905
         return None if lost else found
 
-    def _one_on_host(self, value):
+    def _one_on_host(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and any(
             isinstance(part, self._torch.Tensor) for part in value
         ):
@@ -391,14 +443,14 @@ class Values:
             return value
         return self.seen(value)
 
-    def on_device(self, values, device, mark=None):
+    def on_device(self, values: Tensor, device: Device, mark: AssumedMark | None = None) -> Tensor:
         """Return `values`, a tensor on the host, as one on `device` whose values are known."""
         out = values.to(device)
         self.note(out, values, mark)
         return out
 
 
-def address(tensor):
+def address(tensor: Tensor) -> int:
     """Return where the storage of a tensor on the device begins."""
     offset = tensor.storage_offset()
     return tensor.data_ptr() - offset * tensor.element_size() if offset else tensor.data_ptr()

@@ -8,32 +8,45 @@ on the host nothing is), there is nothing to compute, mark or forget: the rest o
 come to that, too, and is left out. It is not for an operator that is not listed here.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from _xmem.values.plausible import COUNTS, MADE_UP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.values.table import Values
+
+    Unmoved = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+    """Says of (arguments, keywords) of a call whether it changes nothing that is known."""
 
 _BY_FIRST = {"rules.in_place", "rules.over", "rules.scatter_", "rules.triangle"}
 """Rules where what is known of the others is no matter while their first is not known."""
 
 
-def check(torch, values, rule, name):
+def check(torch: ModuleType, values: Values, rule: str, name: str) -> Unmoved | None:
     """Return what says of (arguments, keywords) that such a call changes nothing that is known.
 
     None: it cannot be said of any. `name` is the operator's, without that of its overload.
     """
     may_know = values.may_know
 
-    def of_all(args, _kwargs):
+    def of_all(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
         return not may_know(args)
 
-    def of_first(args, _kwargs):
+    def of_first(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
         return not may_know(args[:1])
 
-    def but_truth(args, _kwargs):
+    def but_truth(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
         return args[0].dtype is not torch.bool and not may_know(args)
 
-    def on_host(args, _kwargs):
+    def on_host(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
         return not any(getattr(each, "is_cuda", False) for each in args[:2])
 
-    def copy(args, kwargs):
+    def copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """A copy to the host reads values, one to the device brings them; of truth values others
         may be made.
         """
