@@ -4,7 +4,7 @@ No job imports this: it is for those who read, and for mypy.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Iterable, Mapping, Optional, Protocol, Set
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Protocol, Set, Tuple
 
 Tensor = Any
 """A torch.Tensor, or what stands for one (a subclass, a DTensor)."""
@@ -28,6 +28,19 @@ Function = Callable[..., Any]
 takes their place."""
 Environ = Mapping[str, str]
 """Variables of the environment, by name."""
+
+Reference = Callable[[], Any]
+"""A weak reference: None where what it was to is gone."""
+LoopKind = Tuple[int, Optional[int]]
+"""A kind of loop over data: id of the data set, and how many batches there are, where known."""
+HistoryEntry = Tuple[str, int, int, int]
+"""(action, address, size, stream) of an event, as a trace has it."""
+ServedNote = Tuple[str, int, int, int, int]
+"""The same of an allocation or a completed free, with the number of its site."""
+AllocatedBlocks = Dict[int, Tuple[int, int, bool]]
+"""By address: (size, stream, whether it waits for other streams to be freed)."""
+DevicePeaks = Dict[int, Dict[str, int]]
+"""By device: bytes of each peak that torch's statistics have."""
 
 
 class Note(Protocol):
@@ -63,6 +76,48 @@ class Watcher(Protocol):
     def finish(self, state: str, error: Optional[str] = None) -> None: ...
 
     def in_child(self) -> None: ...
+
+
+class CourseWatcher(Protocol):
+    """What the course of a script tells of batches and of what is to be added: a `Recorder`."""
+
+    @property
+    def says(self) -> Callable[[str], None]: ...
+
+    def mark(self, kind: str) -> None: ...
+
+    def measures(self, *, shown: bool = True) -> None: ...
+
+    def fetching(self) -> None: ...
+
+    def allocated(self) -> int: ...
+
+    def peak(self) -> int: ...
+
+    def add(self, size: int) -> Tuple[int, int, int]: ...
+
+    def drop(self, added: Tuple[int, int, int]) -> None: ...
+
+
+class CallsWatcher(Protocol):
+    """What those who skip calls ask of the process, and tell it: a `Recorder`."""
+
+    loops: int
+
+    @property
+    def interval(self) -> int: ...
+
+    def level(self) -> int: ...
+
+    def reads_unexplained(self) -> int: ...
+
+    def steps_made(self) -> int: ...
+
+    def is_counted(self) -> bool: ...
+
+    def again(self, last: Optional[int], evaluates: bool) -> int: ...
+
+    def measures(self, *, shown: bool = True) -> None: ...
 
 
 class HasValues(Protocol):

@@ -20,10 +20,13 @@ was not given; where hooks are on a module; where somebody traces, captures or l
 parts may be.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import threading
 import weakref
+from typing import TYPE_CHECKING, Any
 
 from _xmem.repeat import kinds
 from _xmem.repeat.checks import Checks
@@ -44,6 +47,27 @@ from _xmem.repeat.recorded import (
 from _xmem.repeat.sharded import as_gradient, local, sharding
 from _xmem.repeat.surroundings import CallSurroundings
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from _xmem.annotations import (
+        CallsWatcher,
+        Function,
+        HasValues,
+        Module,
+        Note,
+        Reference,
+        ServedNote,
+        Storage,
+        Tensor,
+    )
+    from _xmem.repeat.events import Events, LeftBlock
+    from _xmem.repeat.journal import Journal
+    from _xmem.repeat.optimizers import RecordedStep
+    from _xmem.repeat.sharded import Sharding
+
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its
 parts are not."""
@@ -59,26 +83,30 @@ MOST_KINDS = 4096
 class State:
     """What is known of one module; nothing here keeps it, or what it has, alive."""
 
-    def __init__(self):
-        self.known = {}
+    def __init__(self) -> None:
+        self.known: dict[Any, Known] = {}
         self.refused = 0
         self.small = False
-        self.casts = None  # the region of autocast in which it was last called
+        self.casts: int | None = None  # the region of autocast in which it was last called
         self.steps = -1  # how many steps of optimizers there were when it was last called
-        self.version = None  # of modules and hooks, when it was last looked at
-        self.within = frozenset()  # ids of the modules that it is made of
-        self.parts = ()  # ids of the parameters and modules that those have
-        self.parameters = self.modules = self.configurations = ()
+        # of modules and hooks, when it was last looked at
+        self.version: tuple[int, int, int] | None = None
+        self.within: frozenset[int] = frozenset()  # ids of the modules that it is made of
+        self.parts: Sequence[int] = ()  # ids of the parameters and modules that those have
+        self.parameters: Sequence[Reference] = ()
+        self.modules: Sequence[Reference] = ()
+        self.configurations: Sequence[Any] = ()
         # (reference to a module, name of an attribute that each call makes anew)
-        self.recomputed = ()
-        self.settings = self.sharding = self.surroundings = None
+        self.recomputed: Sequence[tuple[Reference, str]] = ()
+        self.settings: int | None = None
+        self.sharding: Sharding | None = None
+        self.surroundings: Any = None
         # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
-        self.reads = None
-        self.last = self.recorded = (
-            None  # the number of the one that was skipped last; the last one that was recorded
-        )
+        self.reads: tuple[set[int], dict[int, Reference]] | None = None
+        self.last: int | None = None  # the number of the one that was skipped last
+        self.recorded: RecordedCall | None = None  # the last one that was recorded
 
-    def refuse(self):
+    def refuse(self) -> None:
         """Skip no call of it any more."""
         self.refused = REFUSALS
 
@@ -91,35 +119,39 @@ class Calls:
     comes again (`again`), or one without gradients (`measures`); `values` has those that are known.
     """
 
-    def __init__(self, torch, journal, process, values):
+    _kinds: Any
+    _tree: Any
+    _node: Any
+    _one_use: Any
+
+    def __init__(
+        self, torch: ModuleType, journal: Journal, process: CallsWatcher, values: HasValues
+    ) -> None:
         self._torch, self.journal, self._process, self._values = torch, journal, process, values
         self._kinds = self._tree = self._node = self._one_use = None
-        self._states = weakref.WeakKeyDictionary()
-        self._thread = None
+        self._states: weakref.WeakKeyDictionary[Module, State] = weakref.WeakKeyDictionary()
+        self._thread: int | None = None
         self._depth = 0  # how many calls there are within each other
         self._inside = False  # of a call that is made, and whose parts are not looked at
-        self._backward = None  # how the backward pass at hand was asked for
-        self._given_now = (
-            set()
-        )  # ids of parameters that had no gradient before it, and have one from a skipped call
+        self._backward: BackwardCall | None = None  # how the backward pass at hand was asked for
+        # ids of parameters that had no gradient before it, and have one from a skipped call
+        self._given_now: set[int] = set()
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
-        self._changed, self._forgotten = (
-            [],
-            0,
-        )  # ids of modules that were changed, and how often those were forgotten
-        self._recorded = []
+        # ids of modules that were changed, and how often those were forgotten
+        self._changed: list[int] = []
+        self._forgotten = 0
+        self._recorded: list[RecordedCall | RecordedStep] = []
         self.checks = Checks()
-        self._casts, self._left_casts = (
-            0,
-            [],
-        )  # regions of autocast so far, and calls that left casts in its cache
-        self._doubts = set()
+        self._casts = 0  # regions of autocast so far
+        # calls that left casts in its cache
+        self._left_casts: list[tuple[int, Sequence[LeftBlock]]] = []
+        self._doubts: set[str] = set()
         self.skipped = 0
         """How many were."""
         self.failed = False
         """Whether an error has left a call of a module, whoever caught it then."""
 
-    def begin(self):
+    def begin(self) -> None:
         """CUDA is in use, and this is the thread whose calls are skipped."""
         torch = self._torch
         self._kinds, self._tree = Kinds(torch), torch.utils._pytree
@@ -127,34 +159,34 @@ class Calls:
         self._one_use = _uses(torch, torch.empty(1, device="cpu"))
         self._thread = threading.get_ident()
 
-    def end(self):
+    def end(self) -> None:
         """No call is skipped any more."""
         self._thread = None
         self._recorded = []
 
-    def is_here(self, tensor):
+    def is_here(self, tensor: Tensor) -> bool:
         """Whether a tensor is on the one device whose calls are skipped: the first that is met."""
         if tensor.is_cuda and self.journal.device is None:
             self.journal.begin(self._torch, tensor.device.index)
         return tensor.is_cuda and tensor.device.index == self.journal.device
 
-    def is_unknown(self, tensor):
+    def is_unknown(self, tensor: Tensor) -> bool:
         """Whether a tensor is there, and its values are not known."""
         return self.is_here(tensor) and self._values.of(tensor) is None
 
     @property
-    def skips(self):
+    def skips(self) -> bool:
         """Whether this is a place where calls are skipped, or recorded to be."""
         return not self._inside and self._backward is None and threading.get_ident() == self._thread
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
-    def called(self, call, _module_class):
+    def called(self, call: Function, _module_class: type) -> Function:
         """Each call of a module comes through here."""
         is_compiling = self._torch.compiler.is_compiling
 
         @functools.wraps(call)
-        def called(*args, **kwargs):
+        def called(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or not self.skips:
                 return call(*args, **kwargs)
             self._depth += 1
@@ -168,36 +200,44 @@ class Calls:
 
         return called
 
-    def changed(self, change, _module_class):
+    def changed(self, change: Function, _module_class: type) -> Function:
         """Around what sets or deletes an attribute of a module."""
 
         @functools.wraps(change)
-        def noted(module, name, *value):
+        def noted(module: Module, name: str, *value: Any) -> Any:
             if not self._inside and (not value or vars(module).get(name, self) is not value[0]):
                 self._changed.append(id(module))
             return change(module, name, *value)
 
         return noted
 
-    def registered(self, register, _module_class):
+    def registered(self, register: Function, _module_class: type) -> Function:
         """Around what gives a module a part past its attributes: a module, a parameter or a
         buffer.
         """
 
         @functools.wraps(register)
-        def noted(module, *args, **kwargs):
+        def noted(module: Module, *args: Any, **kwargs: Any) -> Any:
             self._changed.append(id(module))
             return register(module, *args, **kwargs)
 
         return noted
 
-    def run_backward(self, run, _autograd):
+    def run_backward(self, run: Function, _autograd: ModuleType) -> Function:
         """Around torch's engine: the backward passes of calls that are recorded are found in its
         notes.
         """
 
         @functools.wraps(run)
-        def ran(roots, gradients, keep_graph, create_graph, inputs=(), *args, **kwargs):
+        def ran(
+            roots: Sequence[Any],
+            gradients: Sequence[Any],
+            keep_graph: bool,
+            create_graph: bool,
+            inputs: Sequence[Any] = (),
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
             if not self.skips:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
@@ -214,11 +254,19 @@ class Calls:
         return ran
 
     @contextlib.contextmanager
-    def _watched(self, roots):
+    def _watched(self, roots: Sequence[Any]) -> Iterator[None]:
         """Within this, the backward passes of calls that are recorded are watched."""
-        watch, recorded = None, [each for each in self._recorded if each.awaits_backward]
+        watch, recorded = (
+            None,
+            [
+                each
+                for each in self._recorded
+                if isinstance(each, RecordedCall) and each.awaits_backward
+            ],
+        )
         try:
             if recorded:
+                assert self._backward is not None
                 watch = BackwardWatch(recorded, self._backward, self.position)
                 watch.begin(roots)
         except Exception as error:
@@ -232,13 +280,13 @@ class Calls:
             except Exception as error:
                 self._broken(error)
 
-    def uncached(self, clear, _torch):
+    def uncached(self, clear: Function, _torch: ModuleType) -> Function:
         """Around what empties autocast's cache: with it go the casts that skipped calls left
         there.
         """
 
         @functools.wraps(clear)
-        def cleared():
+        def cleared() -> Any:
             left, self._left_casts = self._left_casts, []
             self._casts += 1
             for number, blocks in left:
@@ -249,7 +297,7 @@ class Calls:
 
     # -- a call ------------------------------------------------------------------------------------
 
-    def _call(self, make, module, *args, **kwargs):
+    def _call(self, make: Callable[[], Any], module: Module, *args: Any, **kwargs: Any) -> Any:
         """Skip a call, record it, or make it; whatever goes wrong here is no matter of the
         script's.
         """
@@ -260,7 +308,9 @@ class Calls:
             return make()
         return way(make)
 
-    def _way(self, module, args, kwargs):
+    def _way(
+        self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[Callable[[], Any]], Any]:
         """Return what gives what a call gives; it takes what makes the call."""
         state = self._states.get(module)
         if state is None:
@@ -296,7 +346,7 @@ class Calls:
         given = self._skip(state, known, leaves, parameters)
         return lambda _make: given
 
-    def _around(self, state):
+    def _around(self, state: State) -> Any:
         """Return what a module's code reads; if that may change unnoticed, no call of it is skipped
         from now on.
         """
@@ -309,32 +359,32 @@ class Calls:
         return found
 
     @property
-    def compares(self):
+    def compares(self) -> bool:
         """Whether what could be skipped is made just now, to compare it."""
         self.checks.come_to(self._process.interval, self._process.loops)
         return self.checks.now
 
-    def step_differs(self):
+    def step_differs(self) -> None:
         """A step that could have been skipped has not done what is known of it."""
         self._doubts.add("a later step does not do what earlier ones did")
 
-    def _differs(self, state, name):
+    def _differs(self, state: State, name: str) -> None:
         """A call that could have been skipped has not done what is known of it: none of that module
         is any more.
         """
         state.refuse()
         self._doubts.add("a later call of %s does not do what earlier ones did" % name)
 
-    def _trust(self, changed):
+    def _trust(self, changed: bool) -> None:
         if changed:
             self._doubts.add("what a module's code reads has changed, past what each call looks at")
 
-    def _broken(self, error):
+    def _broken(self, error: BaseException) -> None:
         """Skip nothing any more: something here is not as it was thought."""
         self.end()
         self._doubts.add("%s: %s" % (type(error).__name__, error))
 
-    def _leaves(self, args, kwargs):
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Return the leaves of a call's arguments, and their form; most have no containers among
         them.
         """
@@ -343,13 +393,13 @@ class Calls:
             return self._tree.tree_flatten((args, kwargs))
         return leaves, (len(args), *kwargs)
 
-    def _made_by(self, state):
+    def _made_by(self, state: State) -> Callable[[Callable[[], Any]], Any]:
         """Return what makes a call, whose parts may be skipped unless the module is a sharded
         root.
         """
         return _made if state.sharding is None else self._inside_of
 
-    def _inside_of(self, make):
+    def _inside_of(self, make: Callable[[], Any]) -> Any:
         """Make a call whose parts are not looked at."""
         self._inside = True
         try:
@@ -357,7 +407,7 @@ class Calls:
         finally:
             self._inside = False
 
-    def _looked_at(self, module, state):
+    def _looked_at(self, module: Module, state: State) -> Sequence[Tensor]:
         """Look at a module again if any was changed; return its parameters."""
         if len(self._changed) > MOST_CHANGES:
             self._changed, self._forgotten = [], self._forgotten + 1
@@ -391,13 +441,13 @@ class Calls:
             state.version = version
         return _alive(state.parameters)
 
-    def _hooks(self):
+    def _hooks(self) -> int:
         """Return how many hooks the script has had torch call so far, of modules and of tensors:
         torch numbers them.
         """
         return self._torch.utils.hooks.RemovableHandle.next_id - self._own_hooks
 
-    def _is_as_it_was(self, state, version):
+    def _is_as_it_was(self, state: State, version: tuple[int, int, int]) -> bool:
         """Whether other modules were changed since this one was looked at, and none that it is made
         of.
         """
@@ -408,7 +458,13 @@ class Calls:
         state.version = version
         return True
 
-    def _known(self, state, leaves, of_arguments, parameters):
+    def _known(
+        self,
+        state: State,
+        leaves: list[Any],
+        of_arguments: tuple[Any, ...],
+        parameters: Sequence[Tensor],
+    ) -> Known:
         """Return what is known of calls of this kind."""
         casts = self._torch.is_autocast_enabled("cuda") and state.casts == self._casts
         state.casts = self._casts
@@ -440,7 +496,9 @@ class Calls:
 
     # -- a call that is made -----------------------------------------------------------------------
 
-    def _record(self, state, known, leaves, make):
+    def _record(
+        self, state: State, known: Known, leaves: list[Any], make: Callable[[], Any]
+    ) -> Any:
         """Make a call, and have torch's notes of it read; unless it is one that must not be
         skipped.
         """
@@ -497,11 +555,13 @@ class Calls:
         self.wanted(recorded)
         return out
 
-    def _reads(self, leaves, modules, origins):
+    def _reads(
+        self, leaves: list[Any], modules: list[Module], origins: set[int]
+    ) -> tuple[set[int], dict[int, Reference]] | None:
         """Return what of a call was read, from these storages on, as `State.reads`; None: it was
         something else.
         """
-        where = {}
+        where: dict[int, list[int]] = {}
         for place, each in enumerate(leaves):
             if self._torch.is_tensor(each) and each.is_cuda:
                 where.setdefault(pointer(each), []).append(place)
@@ -513,7 +573,9 @@ class Calls:
         known = not origins - {pointer(each) for each in found} - where.keys()
         return (places, {id(each): weakref.ref(each) for each in found}) if known else None
 
-    def _has_read_before(self, state, places, buffers):
+    def _has_read_before(
+        self, state: State, places: set[int], buffers: dict[int, Reference]
+    ) -> bool:
         """Whether calls of this module had read all of that before; from now on it is of a call's
         kind.
         """
@@ -523,10 +585,11 @@ class Calls:
         state.reads = before | places, {**known, **buffers}
         return False
 
-    def _read_by(self, state, leaves):
+    def _read_by(self, state: State, leaves: list[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """Return the values that a call reads of its arguments, and the versions of what else it
         reads.
         """
+        assert state.reads is not None
         places, buffers = state.reads
         values = [
             self._values.fingerprint(leaves[place])
@@ -535,7 +598,9 @@ class Calls:
         ]
         return tuple(values), tuple([each._version for each in _alive(buffers.values())])
 
-    def _state(self, state, modules, tensors):
+    def _state(
+        self, state: State, modules: list[Module], tensors: list[Tensor]
+    ) -> tuple[Any, list[int]]:
         """Return what a call must leave as it is: attributes, arguments, what is drawn on the host.
 
         Which parameters are gathered is no matter where a backward pass follows, after which none
@@ -546,12 +611,13 @@ class Calls:
         )
         return self._kinds.state(modules, but), [each._version for each in tensors]
 
-    def _rests(self, state):
+    def _rests(self, state: State) -> bool:
         """Whether a call of a sharded root can stand for another, or be recorded.
 
         It cannot where an earlier one has gathered what this one would have to, and waits for its
         backward pass.
         """
+        assert state.sharding is not None
         if self._torch.is_grad_enabled():
             skipped, recorded = (
                 state.last is not None and self.journal.holds(state.last),
@@ -563,7 +629,14 @@ class Calls:
                 return False
         return state.refused < REFUSALS and state.sharding.rests()
 
-    def _describe(self, recorded, out, modules, tensors, state):
+    def _describe(
+        self,
+        recorded: RecordedCall,
+        out: Any,
+        modules: list[Module],
+        tensors: list[Tensor],
+        state: State,
+    ) -> bool:
         """Note what a call gave; return whether it can be made again."""
         torch = self._torch
         known = {id(each) for each in state.configurations}
@@ -581,7 +654,8 @@ class Calls:
             for each in (*module._parameters.values(), *module._buffers.values())
         ]
         taken = {pointer(local(each)) for each in (*tensors, *own) if each is not None}
-        storages, differentiable = {}, []
+        storages: dict[int, list[Tensor]] = {}
+        differentiable: list[int] = []
         for place, each in enumerate(leaves):
             if not isinstance(each, torch.Tensor):
                 continue
@@ -606,10 +680,10 @@ class Calls:
             ]
         return True
 
-    def _is_leaf(self, each):
+    def _is_leaf(self, each: object) -> bool:
         return isinstance(each, self._torch.Tensor) or self._kinds.is_plain(each)
 
-    def _is_held(self, tensors):
+    def _is_held(self, tensors: list[Tensor]) -> bool:
         """Whether torch's graph has the storage of these tensors, too: all that have it were
         given.
         """
@@ -619,13 +693,15 @@ class Calls:
 
     # -- a call that is skipped --------------------------------------------------------------------
 
-    def _skip(self, state, known, leaves, parameters):
+    def _skip(
+        self, state: State, known: Known, leaves: list[Any], parameters: Sequence[Tensor]
+    ) -> Any:
         """Return what a call gives, without making it."""
         torch, gave, number = self._torch, known.gave, self.journal.number()
         self.skipped += 1
         state.last, state.surroundings.relied_on = number, True
         for module, name in state.recomputed:
-            vars(module())[name] = None  # what it was ends before there is another
+            module().__dict__[name] = None  # what it was ends before there is another
         given = self._like(gave.leaves, self.note(number, known.forward), known.forward.given)
         held = [
             tensor.detach()
@@ -645,7 +721,7 @@ class Calls:
                 given[place] = each
         recomputed = given[len(given) - len(state.recomputed) :]
         for (module, name), each in zip(state.recomputed, recomputed):  # noqa: B905
-            vars(module())[name] = each
+            module().__dict__[name] = each
             if (
                 gave.differentiable
             ):  # what the script computes of it itself has no way back through the call
@@ -656,16 +732,24 @@ class Calls:
             self._left_casts.append((number, casts))
         return put_together(self._tree, given, gave.form)
 
-    def _unrecorded(self, _gradient=None):
+    def _unrecorded(self, _gradient: Tensor | None = None) -> None:
         self._doubts.add("a backward pass of a kind that was not recorded")
 
-    def _like(self, layout, got, blocks, wanted=None):
+    def _like(
+        self,
+        layout: StorageLayout,
+        got: dict[int, int],
+        blocks: Sequence[LeftBlock | None],
+        wanted: set[int] | None = None,
+    ) -> list[Any]:
         """Return the like of tensors and plain values, of which only some may be `wanted`, by their
         places.
 
         `got` is told where the blocks lie that they have in the trace, one for each storage.
         """
-        storages, made, streams = {}, [None] * len(layout.views), {}
+        storages: dict[int, Storage] = {}
+        made: list[Any] = [None] * len(layout.views)
+        streams: dict[int | None, list[tuple[int, LeftBlock | None]]] = {}
         for place, view in enumerate(layout.views):
             if wanted is None or place in wanted:
                 block = blocks[view.storage] if view.storage is not None and blocks else None
@@ -684,7 +768,7 @@ class Calls:
             self.journal.gives = False
         return made
 
-    def _on(self, stream):
+    def _on(self, stream: int | None) -> AbstractContextManager[Any]:
         """Within this, tensors are allocated on the stream of this address; None: on the one of
         now.
         """
@@ -694,11 +778,11 @@ class Calls:
         return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.journal.device))
 
     @property
-    def keeps_graph(self):
+    def keeps_graph(self) -> bool:
         """Whether the backward pass at hand leaves the graph as it is."""
         return self._backward is None or self._backward.keep_graph
 
-    def went_back(self, ctx, gradients):
+    def went_back(self, ctx: Any, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The backward pass of a skipped call: return the gradients of all that its node was
         given.
         """
@@ -752,19 +836,19 @@ class Calls:
             found = [each if each is None else each.requires_grad_() for each in found]
         return found
 
-    def note(self, number, events, gradient=None):
+    def note(self, number: int, events: Events, gradient: int | None = None) -> dict[int, int]:
         """Note that a call is skipped, and what is allocated then; return what `Journal.note`
         does.
         """
         self.journal.reached(self._process.level() + events.peak)
         return self.journal.note(number, events, gradient)
 
-    def gives(self, layout, events):
+    def gives(self, layout: StorageLayout, events: Events) -> Any:
         """Note that something is skipped, and return the tensor that it gives, if it does."""
         made = self._like(layout, self.note(self.journal.number(), events), events.given)
         return made[0] if made else None
 
-    def let_go(self, number, blocks=None):
+    def let_go(self, number: int, blocks: Sequence[LeftBlock] | None = None) -> None:
         """What a skipped call holds is held no more; of its blocks only these."""
         held = self.journal.holds(number)
         wanted = set(held if blocks is None else blocks)
@@ -774,21 +858,21 @@ class Calls:
 
     # -- what is recorded --------------------------------------------------------------------------
 
-    def position(self):
+    def position(self) -> int:
         """Return how many allocations and frees torch has served."""
         served = self._torch._C._cuda_memoryStats(self.journal.device)["allocation"]["all"]
         return served["allocated"] + served["freed"]
 
-    def wanted(self, recorded):
+    def wanted(self, recorded: RecordedCall | RecordedStep) -> None:
         """Have what was recorded read torch's notes."""
         self._recorded.append(recorded)
 
     @property
-    def waits(self):
+    def waits(self) -> bool:
         """Whether torch's notes have what is wanted."""
         return bool(self._recorded)
 
-    def read(self, notes, last):
+    def read(self, notes: list[ServedNote], last: int) -> None:
         """Take from torch's notes, which end at position `last` and are forgotten then, what was
         recorded.
         """
@@ -798,22 +882,22 @@ class Calls:
         except Exception as error:
             self._broken(error)
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what skipped calls could not stand for."""
-        for state in list(
-            self._states.data.values()
-        ):  # at once: the thread that writes the trace may be another
+        # at once: the thread that writes the trace may be another
+        states: Any = self._states
+        for state in list(states.data.values()):
             self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
         for what in sorted(self._doubts):
             note("skipped", what)
 
 
-def _made(make):
+def _made(make: Callable[[], Any]) -> Any:
     """Give what a call gives that is made as it is."""
     return make()
 
 
-def _parts(modules):
+def _parts(modules: Iterable[Module]) -> list[int]:
     """Return which parameters and modules these modules have."""
     found = []
     for module in modules:
@@ -823,7 +907,7 @@ def _parts(modules):
     return list(map(id, found))
 
 
-def _buffers(modules):
+def _buffers(modules: Iterable[Module]) -> tuple[Any, ...]:
     """Return what buffers these modules have, one in another's place being as good where it is as
     large.
     """
@@ -833,32 +917,32 @@ def _buffers(modules):
     )
 
 
-def _without(parameters):
+def _without(parameters: Iterable[Tensor]) -> list[bool]:
     """Return which of them have no gradient."""
     return [each.grad is None for each in parameters]
 
 
-def _is_hooked(parameter):
+def _is_hooked(parameter: Tensor) -> bool:
     """Whether somebody is told of its gradient, or made it of something else."""
     hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
     return bool(hooks) or parameter.grad_fn is not None
 
 
-def _alive(references):
+def _alive(references: Iterable[Reference]) -> list[Any]:
     return [each for each in [reference() for reference in references] if each is not None]
 
 
-def _empty(torch, like):
+def _empty(torch: ModuleType, like: tuple[Any, ...]) -> Tensor:
     shape, stride, dtype, device = like
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _uses(torch, tensor):
+def _uses(torch: ModuleType, tensor: Tensor) -> int:
     """Return how many tensors, those of torch's graph included, have this one's storage."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
-def _references(torch, tensor):
+def _references(torch: ModuleType, tensor: Tensor) -> int:
     """Return how many there are to a tensor, or to its storage: torch's graph keeps an input as
     itself.
     """

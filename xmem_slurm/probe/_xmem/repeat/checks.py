@@ -7,6 +7,8 @@ noticed so, at the latest after a quarter more of all intervals so far, and soon
 over data begins.
 """
 
+from __future__ import annotations
+
 EACH, PART = 16, 4
 """One is made after so many others, or after a quarter of all so far where that is more."""
 FEW = 8
@@ -16,11 +18,15 @@ FEW = 8
 class Checks:
     """Those of one process; `now` is whether the interval at hand is made as it is."""
 
-    def __init__(self):
+    _interval: int | None
+    _last: int
+    _loops: int
+
+    def __init__(self) -> None:
         self.now = False
         self._interval, self._last, self._loops = None, 0, 0
 
-    def come_to(self, interval, loops):
+    def come_to(self, interval: int, loops: int) -> None:
         """The script is in this interval, by its number, and has begun so many loops over data."""
         if interval != self._interval:
             self._interval, since = interval, interval - self._last

@@ -5,9 +5,19 @@ tensors that are not plain are clipped in other ways; what is compiled is traced
 skipped.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, Any
 
 from _xmem.repeat.optimizers import StepKind, skip_or_make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Tensor
+    from _xmem.repeat.calls import Calls
 
 
 class Clipping:
@@ -15,16 +25,16 @@ class Clipping:
     (`repeat/calls`).
     """
 
-    def __init__(self, torch, calls):
+    def __init__(self, torch: ModuleType, calls: Calls) -> None:
         self._torch, self._calls = torch, calls
-        self._known = {}
+        self._known: dict[Any, StepKind] = {}
 
-    def measured(self, measure, _module):
+    def measured(self, measure: Function, _module: ModuleType) -> Function:
         """Around what returns the norm of all gradients."""
         is_compiling = self._torch.compiler.is_compiling
 
         @functools.wraps(measure)
-        def measured(tensors, *how, **named):
+        def measured(tensors: Any, *how: Any, **named: Any) -> Any:
             if is_compiling():
                 return measure(tensors, *how, **named)
             tensors = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
@@ -34,14 +44,16 @@ class Clipping:
 
         return measured
 
-    def scaled(self, scale, _module):
+    def scaled(self, scale: Function, _module: ModuleType) -> Function:
         """Around what multiplies all gradients, by what is left of them of the norm that is
         allowed.
         """
         is_compiling = self._torch.compiler.is_compiling
 
         @functools.wraps(scale)
-        def scaled(parameters, max_norm, total_norm, *how, **named):
+        def scaled(
+            parameters: Any, max_norm: float, total_norm: Tensor, *how: Any, **named: Any
+        ) -> Any:
             if is_compiling():
                 return scale(parameters, max_norm, total_norm, *how, **named)
             parameters = (
@@ -53,7 +65,7 @@ class Clipping:
 
         return scaled
 
-    def _step(self, make, tensors, how):
+    def _step(self, make: Callable[[], Any], tensors: list[Tensor], how: tuple[Any, ...]) -> Any:
         """Skip it, or make it and have it read."""
         calls, torch = self._calls, self._torch
         if not calls.skips or not all(

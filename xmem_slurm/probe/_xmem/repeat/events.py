@@ -8,13 +8,22 @@ behind the events, which have their addresses in the place of the recorded ones'
 else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from _xmem.annotations import ServedNote
 
 BLOCKS = 1 << 20
 """More blocks than a call can have: what the addresses of two calls differ by, at the least."""
 GRADIENT = -1
 """The number of the block of the gradient that a backward pass begins with: torch's own, which the
 call gives back."""
+NOT_YET = 1 << 62
+"""The end of a region that has none yet."""
 UNIT = 512
 """torch rounds what is asked for up to this, at the least (kMinBlockSize,
 c10/core/AllocatorConfig.h)."""
@@ -50,9 +59,9 @@ class Events(NamedTuple):
     pass begins with ends within it.
     """
 
-    entries: Tuple[Entry, ...]
-    left: Tuple[LeftBlock, ...]
-    given: Tuple[Optional[LeftBlock], ...]
+    entries: tuple[Entry, ...]
+    left: tuple[LeftBlock, ...]
+    given: tuple[LeftBlock | None, ...]
     peak: int
     allocations: int
     requested: int
@@ -67,10 +76,10 @@ class Region:
     device had served.
     """
 
-    def __init__(self, begin, end=None):
+    def __init__(self, begin: int, end: int = NOT_YET) -> None:
         self.begin, self.end = begin, end
 
-    def of(self, notes, first):
+    def of(self, notes: list[ServedNote], first: int) -> list[ServedNote] | None:
         """Return what it has of notes, which begin at position `first`; None where they do not have
         all of it.
         """
@@ -79,7 +88,15 @@ class Region:
         return notes[self.begin - first : self.end - first]
 
 
-def events(notes, held, given, blocks, *, gradient=None, ends=False):
+def events(
+    notes: Iterable[ServedNote],
+    held: dict[int, LeftBlock],
+    given: Sequence[int | None],
+    blocks: int,
+    *,
+    gradient: int | None = None,
+    ends: bool = False,
+) -> tuple[Events, dict[int, LeftBlock]]:
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
     `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are
@@ -110,17 +127,17 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     got = [
         address if address in held and held[address].number >= first else None for address in given
     ]
-    given = tuple([None if address is None else held.pop(address, None) for address in got])
+    theirs = tuple([None if address is None else held.pop(address, None) for address in got])
     over = [address for address, block in held.items() if ends and block.number >= first]
     ended = [held.pop(address) for address in over]
     entries += [entry for each in ended for entry in freed_at_once(each)]
-    real = [each for each in (*given, *ended) if each is not None]
+    real = [each for each in (*theirs, *ended) if each is not None]
     allocations, requested = allocations - len(real), requested - sum(each.size for each in real)
     left = tuple(sorted(held.values()))
     return Events(
         tuple(entries),
         left,
-        given,
+        theirs,
         peak,
         allocations,
         requested,
@@ -131,13 +148,13 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     ), held
 
 
-def freeing(gone, left=()):
+def freeing(gone: Sequence[LeftBlock], left: Sequence[LeftBlock] = ()) -> Events:
     """Return the events of giving blocks back, after which others are left."""
     entries = tuple(entry for each in gone for entry in freed_at_once(each))
     return Events(entries, tuple(left), (), 0, 0, 0, taken(gone), 0, taken(left), False)
 
 
-def alike(one, other):
+def alike(one: Events, other: Events) -> bool:
     """Whether the events of two calls are the same, wherever they were asked for.
 
     What is freed at once is so in an order that means nothing: torch keeps it in tables that are
@@ -148,17 +165,17 @@ def alike(one, other):
     return one.entries == other.entries or _in_order(one.entries) == _in_order(other.entries)
 
 
-def rounded(size):
+def rounded(size: int) -> int:
     """Return the bytes that a block of so many takes."""
     return -(-size // UNIT) * UNIT
 
 
-def taken(blocks):
+def taken(blocks: Iterable[LeftBlock]) -> int:
     """Return the bytes that all of these blocks take."""
     return sum([rounded(each.size) for each in blocks])
 
 
-def freed_at_once(each):
+def freed_at_once(each: LeftBlock) -> list[Entry]:
     """Return the events of freeing a block."""
     return [
         Entry(action, each.number, each.size, each.stream, 0)
@@ -166,9 +183,10 @@ def freed_at_once(each):
     ]
 
 
-def _in_order(entries):
+def _in_order(entries: Iterable[Entry]) -> list[tuple[Any, ...]]:
     """Return what is compared of entries, frees that follow each other in one order."""
-    found, frees = [], []
+    found: list[tuple[Any, ...]] = []
+    frees: list[tuple[int, str]] = []
     for action, block, size, stream, _ in entries:
         if action == "alloc":
             found += sorted(frees)

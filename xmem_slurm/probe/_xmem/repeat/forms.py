@@ -2,7 +2,13 @@
 objects.
 """
 
-from typing import Any, NamedTuple, Tuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
 
 DEEPEST = 8
 """So deep objects may lie in objects."""
@@ -14,21 +20,24 @@ class Form(NamedTuple):
     """
 
     spec: Any
-    objects: Tuple[Any, ...]
+    objects: tuple[Any, ...]
 
 
 class NoFormError(Exception):
     """Something in it is none of these."""
 
 
-def taken_apart(tree, value, is_leaf, deep=0):
+def taken_apart(
+    tree: ModuleType, value: Any, is_leaf: Callable[[Any], bool], deep: int = 0
+) -> tuple[list[Any], Form]:
     """Return (leaves, form) of a value; `tree` is torch.utils._pytree, `is_leaf` says what is not
     to be opened.
 
     Raises:
         NoFormError: there is something that is no leaf, and whose attributes do not say all of it.
     """
-    leaves, objects = [], []
+    leaves: list[Any] = []
+    objects: list[tuple[type, Form, int] | None] = []
     found, spec = tree.tree_flatten(value)
     for each in found:
         if is_leaf(each):
@@ -45,7 +54,7 @@ def taken_apart(tree, value, is_leaf, deep=0):
     return leaves, Form(spec, tuple(objects))
 
 
-def put_together(tree, leaves, form):
+def put_together(tree: ModuleType, leaves: Sequence[Any], form: Form) -> Any:
     """Return the value of this form with these leaves."""
     given, place = [], 0
     for each in form.objects:

@@ -9,9 +9,16 @@ allocated behind the marker: its block stands where the call's own was allocated
 torch says.
 """
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.repeat.events import BLOCKS, GRADIENT, Events, LeftBlock, freed_at_once, rounded
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from _xmem.annotations import AllocatedBlocks, HistoryEntry
 
 MARK = 77
 """The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must
@@ -28,14 +35,14 @@ class Skipped(NamedTuple):
     marker: int
     number: int
     events: Events
-    before: Tuple[LeftBlock, ...]
-    gradient: Optional[int]
+    before: tuple[LeftBlock, ...]
+    gradient: int | None
     """The address of the gradient that a backward pass was given alone: it ends within, and not
     where torch says."""
-    got: Dict[int, int]
+    got: dict[int, int]
     """Where blocks lie that the script got."""
 
-    def noted(self):
+    def noted(self) -> tuple[list[HistoryEntry], list[int]]:
         """Return its events, as entries of a trace, and the sites of its allocations."""
         entries, got = [], dict(self.got)
         missing = [
@@ -56,17 +63,20 @@ class Skipped(NamedTuple):
 class Journal:
     """The skipped calls of one process, on the one device that it uses."""
 
-    def __init__(self):
-        self._torch = self._alloc = self._free = None
-        self._since = []  # what was skipped since torch last forgot its notes
-        self._held = {}  # number of a call: what it holds, and how many bytes that takes
+    def __init__(self) -> None:
+        self._torch: Any = None
+        self._alloc: Any = None
+        self._free: Any = None
+        self._since: list[Skipped] = []  # what was skipped since torch last forgot its notes
+        # number of a call: what it holds, and how many bytes that takes
+        self._held: dict[int, tuple[tuple[LeftBlock, ...], int]] = {}
         self.numbers = 0
         """How many calls were skipped."""
         self.read = 0
         """How many of those since torch last forgot were read."""
-        self.awaited = set()
+        self.awaited: set[int] = set()
         """Addresses of blocks that stand in the trace before torch's own notes tell of them."""
-        self.device = None
+        self.device: int | None = None
         """The number of that device, once there is one."""
         self.gives = False
         """Whether torch is asked just now for what the script gets of a skipped call."""
@@ -80,18 +90,18 @@ class Journal:
         """Allocations, bytes, requested bytes and freed bytes of skipped calls, as torch's
         statistics count them; less what their markers are counted for."""
 
-    def begin(self, torch, device):
+    def begin(self, torch: ModuleType, device: int) -> None:
         """Calls are skipped from now on."""
         self._torch, self.device = torch, device
         self._alloc = torch._C._cuda_cudaCachingAllocator_raw_alloc
         self._free = torch._C._cuda_cudaCachingAllocator_raw_delete
 
-    def number(self):
+    def number(self) -> int:
         """Return the number of a new call."""
         self.numbers += 1
         return self.numbers
 
-    def note(self, number, events, gradient=None):
+    def note(self, number: int, events: Events, gradient: int | None = None) -> dict[int, int]:
         """A call, or its backward pass, is skipped here, or what it holds is let go of.
 
         Return what takes the addresses of the blocks that the script gets, by their numbers.
@@ -113,17 +123,17 @@ class Journal:
         )
         return self._since[-1].got
 
-    def reached(self, level):
+    def reached(self, level: int) -> None:
         """So many bytes were allocated in all, while a call was skipped."""
         self.peak, self.peak_since = max(self.peak, level), max(self.peak_since, level)
 
-    def holds(self, number):
+    def holds(self, number: int) -> tuple[LeftBlock, ...]:
         """Return what a call holds."""
         return self._held.get(number, ((), 0))[0]
 
     # -- for who reads torch's notes ---------------------------------------------------------------
 
-    def at_first(self):
+    def at_first(self) -> AllocatedBlocks:
         """Return {address: (size, stream, False)} of what calls held when torch last forgot its
         notes.
         """
@@ -136,7 +146,7 @@ class Journal:
             for block in left
         }
 
-    def next(self, address, size):
+    def next(self, address: int, size: int) -> Skipped | None:
         """Return what an allocation of torch's is the marker of, if it is one: that was read,
         then.
         """
@@ -150,12 +160,12 @@ class Journal:
             return skipped
         return None
 
-    def forget(self):
+    def forget(self) -> None:
         """Torch has forgotten its notes."""
         self._since.clear()
         self.read = 0
 
 
-def address(number, block):
+def address(number: int, block: int) -> int:
     """Return the address of a block of a skipped call."""
     return _ADDRESSES + number * BLOCKS + block

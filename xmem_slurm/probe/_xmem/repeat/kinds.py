@@ -9,11 +9,20 @@ training, their plain attributes (`checkpointing` may be one), what else their c
 and the buffers: how large they are. A call with anything else among its arguments has none.
 """
 
+from __future__ import annotations
+
 import collections
 import dis
 import functools
 import random
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from types import CodeType, ModuleType
+
+    from _xmem.annotations import Module
 
 MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
@@ -51,7 +60,7 @@ _SWITCHES = (
 class Kinds:
     """What kinds of calls there are, by torch's own words."""
 
-    def __init__(self, torch):
+    def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
         self._plain = (
             *_SIMPLE,
@@ -74,11 +83,11 @@ class Kinds:
             getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _ignore: None),
         )
 
-    def is_plain(self, leaf):
+    def is_plain(self, leaf: object) -> bool:
         """Whether it is the same wherever it is equal."""
         return isinstance(leaf, self._plain)
 
-    def of(self, leaf):
+    def of(self, leaf: Any) -> tuple[Any, ...] | None:
         """Return the kind of an argument; None: it has none."""
         torch = self._torch
         if isinstance(leaf, torch.Tensor):
@@ -95,7 +104,7 @@ class Kinds:
             return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad, values)
         return (type(leaf), leaf) if isinstance(leaf, self._plain) else None
 
-    def of_all(self, leaves):
+    def of_all(self, leaves: Iterable[Any]) -> tuple[Any, ...] | None:
         """Return the kinds of all arguments, None where one has none."""
         found = []
         for each in leaves:
@@ -105,7 +114,7 @@ class Kinds:
             found.append(kind)
         return tuple(found)
 
-    def applies(self):
+    def applies(self) -> bool:
         """Whether torch only does here what it is told by what is called: nobody traces, captures
         or looks on.
         """
@@ -120,7 +129,7 @@ class Kinds:
             or torch.cuda.is_current_stream_capturing()
         )
 
-    def switches(self):
+    def switches(self) -> tuple[Any, ...]:
         """Return how torch is set just now."""
         torch = self._torch
         return (
@@ -132,11 +141,11 @@ class Kinds:
             *[ask() for ask in self._switches],
         )
 
-    def keeps_casts(self):
+    def keeps_casts(self) -> bool:
         """Whether autocast keeps what it casts just now."""
         return self._torch.is_autocast_enabled("cuda") and self._cached()
 
-    def state(self, modules, but=()):
+    def state(self, modules: Iterable[Module], but: Sequence[str] = ()) -> tuple[Any, Any]:
         """Return all that a call of these modules could have changed in them: values, and which
         objects they have.
         """
@@ -148,7 +157,7 @@ class Kinds:
         ]
         return found, self._of_host()
 
-    def settings(self, modules):
+    def settings(self, modules: Iterable[Module]) -> list[Any]:
         """Return the plain attributes of modules, and what else can be told of them by what is
         reachable from there.
         """
@@ -162,7 +171,7 @@ class Kinds:
                     )
         return found
 
-    def configurations(self, modules):
+    def configurations(self, modules: Iterable[Module]) -> list[Any]:
         """Return the objects of plain attributes that modules have, such as a configuration: each
         once.
         """
@@ -178,7 +187,7 @@ class Kinds:
                     found[id(value)] = value
         return list(found.values())
 
-    def _look(self, value):
+    def _look(self, value: Any) -> Any:
         if isinstance(value, _SIMPLE):
             return value
         if isinstance(value, dict):
@@ -189,14 +198,14 @@ class Kinds:
             return id(value), len(value), tuple(map(self._sign, list(value)[:MOST_VALUES]))
         return self._sign(value)
 
-    def _sign(self, value):
+    def _sign(self, value: Any) -> Any:
         if isinstance(value, (bool, int, float, str, bytes)):
             return value
         if isinstance(value, self._torch.Tensor):  # what is let go of may leave its id to another
             return id(value), value.shape, value.dtype
         return (id(value), len(value)) if isinstance(value, _CONTAINERS) else id(value)
 
-    def _of_host(self):
+    def _of_host(self) -> tuple[Any, ...]:
         """Return the states of the host's random numbers."""
         numpy, of_torch = sys.modules.get("numpy"), self._torch.random.get_rng_state()
         if numpy is None:
@@ -209,7 +218,7 @@ class Kinds:
         return random.getstate(), of_torch.numpy().tobytes(), inner, of_numpy.get("gauss")
 
 
-def recomputed(module):
+def recomputed(module: Module) -> list[str]:
     """Return the names of the attributes that torch's own hooks make anew for each call of a
     module.
     """
@@ -217,13 +226,13 @@ def recomputed(module):
     return [hook.name for hook in hooks if type(hook).__module__ in _RECOMPUTING]
 
 
-def _lasting(module):
+def _lasting(module: Module) -> list[tuple[str, Any]]:
     """Return (name, value) of the attributes of a module that are the same from call to call."""
     anew = recomputed(module)
     return [each for each in vars(module).items() if each[0] not in anew]
 
 
-def hooked(module, but=()):
+def hooked(module: Module, but: Collection[int] = ()) -> bool:
     """Whether somebody is told of calls of this module; hooks of these numbers do not count."""
     return any(
         number not in but and not _is_pure(hook)
@@ -232,7 +241,7 @@ def hooked(module, but=()):
     )
 
 
-def _is_pure(hook):
+def _is_pure(hook: Any) -> bool:
     """Whether a hook reaches nothing but its arguments, as one that has inputs need gradients.
 
     What it does to those is noticed as if the module did it.
@@ -248,5 +257,5 @@ def _is_pure(hook):
 
 
 @functools.lru_cache(maxsize=256)
-def _stays(code):
+def _stays(code: CodeType) -> bool:
     return not any(each.opname in _REACHING for each in dis.get_instructions(code))

@@ -2,10 +2,18 @@
 recorded.
 """
 
-from typing import Any, NamedTuple, Tuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.repeat.events import Events, LeftBlock, alike, taken
-from _xmem.repeat.layout import StorageLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _xmem.repeat.forms import Form
+    from _xmem.repeat.layout import StorageLayout
+    from _xmem.repeat.recorded import RecordedCall
 
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
@@ -24,11 +32,13 @@ it."""
 class Gave:
     """What a call gave: its form, its leaves, and of each storage whether the graph holds it."""
 
-    def __init__(self, form, leaves, held, differentiable):
+    def __init__(
+        self, form: Form, leaves: StorageLayout, held: list[bool], differentiable: list[int]
+    ) -> None:
         self.form, self.leaves, self.held, self.differentiable = form, leaves, held, differentiable
         """`differentiable`: the places of leaves that need a gradient."""
 
-    def same(self, other):
+    def same(self, other: Gave) -> bool:
         """Whether another call gave the same."""
         mine, others = ((each.held, each.differentiable, each.form) for each in (self, other))
         return mine == others and self.leaves.same(other.leaves)
@@ -42,11 +52,11 @@ class BackwardPass(NamedTuple):
     """
 
     kind: Any
-    held: Tuple[LeftBlock, ...]
+    held: tuple[LeftBlock, ...]
     events: Events
     gradients: StorageLayout
 
-    def same(self, other):
+    def same(self, other: BackwardPass) -> bool:
         """Whether another one did the same."""
         return (
             self.held == other.held
@@ -58,30 +68,33 @@ class BackwardPass(NamedTuple):
 class Known:
     """What calls of one kind do."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._times = 0
-        self.forward = self.gave = None
-        self.held, self.casts = (), ()
-        """Which of its arguments the graph holds, by their places among all; blocks left in
-        autocast's cache."""
-        self._backward, self._met = {}, []
+        self.forward: Any = None
+        self.gave: Any = None
+        self.held: Sequence[int] = ()
+        """Which of its arguments the graph holds, by their places among all."""
+        self.casts: Sequence[LeftBlock] = ()
+        """Blocks left in autocast's cache."""
+        self._backward: dict[Any, BackwardPass] = {}
+        self._met: list[tuple[Events, Gave, list[LeftBlock]]] = []
         self._tried = self._spared = self._missed = 0
-        self.round = None
+        self.round: int | None = None
         """In which round of the script the last one came."""
 
     @property
-    def ready(self):
+    def ready(self) -> bool:
         """Whether the next one can be skipped."""
         return self._times >= TIMES
 
-    def is_tried(self, many):
+    def is_tried(self, many: bool) -> bool:
         """Whether to record another one, which is one try more; of `many` kinds most may never come
         again.
         """
         self._tried += 1
         return many < self._tried <= TRIES
 
-    def is_spared(self):
+    def is_spared(self) -> bool:
         """Whether the next one is made although it could be skipped, which is so for some of
         them.
         """
@@ -89,12 +102,12 @@ class Known:
         return self._spared <= SPARED
 
     @property
-    def small(self):
+    def small(self) -> bool:
         """Whether skipping it would cost more than making it."""
         most = max((len(each.events.entries) for each in self._backward.values()), default=0)
         return len(self.forward.entries) + most < WORTH
 
-    def did(self, recorded):
+    def did(self, recorded: RecordedCall) -> bool:
         """Whether some call of this kind did what one did that was recorded now, as far as its
         backward pass.
 
@@ -109,7 +122,7 @@ class Known:
             for forward, gave, casts in self._met
         )
 
-    def learn(self, recorded):
+    def learn(self, recorded: RecordedCall) -> None:
         """Take what was recorded of one."""
         back = recorded.back
         before = self._backward.get(back.kind) if back is not None else None
@@ -128,11 +141,11 @@ class Known:
         if back is not None:
             self._backward[back.kind] = back
 
-    def forget(self):
+    def forget(self) -> None:
         """Skip no call of this kind any more, and record none."""
         self._times, self._tried = 0, TRIES
 
-    def miss(self):
+    def miss(self) -> bool:
         """A call that was skipped has a backward pass of a kind not seen: those that follow are
         made, and recorded.
 
@@ -143,15 +156,17 @@ class Known:
         self._times = self._tried = 0
         return self._missed > 1
 
-    def backward(self, kind):
+    def backward(self, kind: Any) -> BackwardPass | None:
         """Return the backward pass of this kind; None: none was seen."""
         return self._backward.get(kind)
 
-    def any_backward(self):
+    def any_backward(self) -> BackwardPass | None:
         """Return some backward pass; None: none was seen."""
         return next(iter(self._backward.values()), None)
 
-    def went_back(self, back, held, keeps_graph):
+    def went_back(
+        self, back: BackwardPass, held: tuple[LeftBlock, ...], keeps_graph: bool
+    ) -> Events:
         """Return the events of a backward pass through a call that holds these blocks, and may
         leave them so.
         """

@@ -2,7 +2,15 @@
 from it.
 """
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from _xmem.annotations import Storage, Tensor
 
 
 class View(NamedTuple):
@@ -18,7 +26,7 @@ class View(NamedTuple):
     device: Any = None
 
     @property
-    def value(self):
+    def value(self) -> Any:
         """The plain value."""
         return self.shape
 
@@ -28,8 +36,13 @@ class StorageLayout:
     numbers.
     """
 
-    def __init__(self, leaves):
-        self.views, self.sizes, numbers = [], [], {}
+    views: list[View]
+    sizes: list[int]
+
+    def __init__(self, leaves: Iterable[Any]) -> None:
+        self.views = []
+        self.sizes = []
+        numbers: dict[int, int] = {}
         for each in leaves:
             if not hasattr(each, "untyped_storage"):
                 self.views.append(View(None, each))
@@ -48,7 +61,7 @@ class StorageLayout:
         ]
         """Which of them have a storage for themselves, and fill it."""
 
-    def _fills(self, view):
+    def _fills(self, view: View) -> bool:
         """Whether a tensor of this shape and these strides has a storage of just this size."""
         reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905 - 3.9
         return (
@@ -57,11 +70,11 @@ class StorageLayout:
             and reach * view.dtype.itemsize == self.sizes[view.storage]
         )
 
-    def same(self, other):
+    def same(self, other: StorageLayout) -> bool:
         """Whether others lie the same way."""
         return (self.views, self.sizes) == (other.views, other.sizes)
 
-    def like(self, torch, place, storages):
+    def like(self, torch: ModuleType, place: int, storages: dict[int, Storage]) -> Any:
         """Return a tensor like the one at this place, or the plain value; `storages` has those that
         tensors share.
         """
@@ -81,11 +94,11 @@ class StorageLayout:
         return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
 
 
-def is_strided(tensor):
+def is_strided(tensor: Tensor) -> bool:
     """Whether a tensor lies in one storage, as sparse ones do not."""
     return str(tensor.layout) == "torch.strided"
 
 
-def pointer(tensor):
+def pointer(tensor: Tensor) -> int:
     """Return where the storage of a tensor lies."""
     return tensor.untyped_storage().data_ptr()

@@ -2,18 +2,25 @@
 stands for the call's.
 """
 
-from typing import Any, NamedTuple, Sequence
+from __future__ import annotations
 
-from _xmem.repeat.known import Known
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from _xmem.annotations import Tensor
+    from _xmem.repeat.calls import Calls
+    from _xmem.repeat.known import Known
 
 
 class Held:
     """What the graph of a skipped call holds: let go of with it."""
 
-    def __init__(self, calls, number):
+    def __init__(self, calls: Calls, number: int) -> None:
         self._calls, self.number = calls, number
 
-    def __del__(self):
+    def __del__(self) -> None:
         self._calls.let_go(self.number)
 
 
@@ -31,14 +38,17 @@ class SkippedGraph(NamedTuple):
     inputs: int
 
 
-def node_class(torch, calls):
+def node_class(torch: ModuleType, calls: Calls) -> type:
     """Return the autograd function of skipped calls: `calls` has their backward passes."""
+    base: Any = torch.autograd.Function
 
-    class SkippedCall(torch.autograd.Function):
+    class SkippedCall(base):
         """Takes a graph, what the call gives, and all that needs a gradient, parameters last."""
 
         @staticmethod
-        def forward(ctx, graph, given, *needs):
+        def forward(
+            ctx: Any, graph: SkippedGraph, given: list[Any], *needs: Tensor
+        ) -> tuple[Any, ...]:
             ctx.graph = graph
             ctx.layouts = [
                 (each.shape, each.stride(), each.dtype, each.device)
@@ -49,7 +59,7 @@ def node_class(torch, calls):
             return tuple(given)
 
         @staticmethod
-        def backward(ctx, *gradients):
+        def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
             found = calls.went_back(ctx, gradients)
             if not calls.keeps_graph:
                 ctx.graph = ctx.graph._replace(tensors=())

@@ -6,12 +6,22 @@ has as much state, and the groups' options are alike but for rates. Others' opti
 skipped: they count in Python, and may decide by it.
 """
 
+from __future__ import annotations
+
 import functools
 import weakref
+from typing import TYPE_CHECKING, Any
 
 from _xmem.repeat.events import Region, alike, events
 from _xmem.repeat.known import TIMES
 from _xmem.repeat.layout import StorageLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Optimizer, ServedNote
+    from _xmem.repeat.calls import Calls
 
 _RATES = {
     "params",
@@ -31,20 +41,20 @@ _RATES = {
 class StepKind:
     """Steps of one kind; `gave` is the layout of what the script gets of one."""
 
-    def __init__(self):
-        self.times, self.events, self.gave = 0, None, StorageLayout([])
+    def __init__(self) -> None:
+        self.times: int = 0
+        self.events: Any = None
+        self.gave: StorageLayout = StorageLayout([])
 
 
 class RecordedStep:
     """One that was made for real."""
 
-    awaits_backward = False
-
-    def __init__(self, kind, begin, differs):
+    def __init__(self, kind: StepKind, begin: int, differs: Callable[[], None]) -> None:
         self._kind, self.region, self._differs = kind, Region(begin), differs
         self.gave = StorageLayout([])
 
-    def read(self, notes, first):
+    def read(self, notes: list[ServedNote], first: int) -> bool:
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was
         all.
         """
@@ -61,29 +71,31 @@ class RecordedStep:
 class OptimizerSteps:
     """The steps of one process; `calls` are the skipped calls of modules there (`repeat/calls`)."""
 
-    def __init__(self, torch, calls):
+    def __init__(self, torch: ModuleType, calls: Calls) -> None:
         self._torch, self._calls = torch, calls
-        self._known = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Optimizer, dict[Any, StepKind]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def hooked(self, hook, _optimizer_class):
+    def hooked(self, hook: Function, _optimizer_class: type) -> Any:
         """Around what torch puts around a `step` for its hooks, which are called for skipped ones,
         too.
         """
 
-        def hooked(step):
+        def hooked(step: Function) -> Function:
             module = getattr(step, "__module__", "")
             if not module.startswith("torch.optim.") or module.endswith(".lbfgs"):
                 return hook(step)
 
             @functools.wraps(step)
-            def stepped(optimizer, closure=None):
+            def stepped(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
                 return self._step(step, optimizer, closure)
 
             return hook(stepped)
 
         return staticmethod(hooked)
 
-    def _step(self, step, optimizer, closure):
+    def _step(self, step: Function, optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
         """Skip a step, or make it and have it read."""
         calls, torch = self._calls, self._torch
         first = next((each for group in optimizer.param_groups for each in group["params"]), None)
@@ -98,7 +110,7 @@ class OptimizerSteps:
         return loss
 
 
-def skip_or_make(calls, known, make):
+def skip_or_make(calls: Calls, known: StepKind, make: Callable[[], Any]) -> Any:
     """Skip a step of a kind that is known, or make it and have it read; return what it gives,
     nothing or a tensor.
     """
@@ -115,7 +127,7 @@ def skip_or_make(calls, known, make):
     return given
 
 
-def _kind(optimizer):
+def _kind(optimizer: Optimizer) -> tuple[Any, ...]:
     options, gradients = [], []
     for group in optimizer.param_groups:
         options += [(name, value) for name, value in group.items() if name not in _RATES]

@@ -6,20 +6,28 @@ skipped takes not much more than that. Torch closes none that says so (torch/aut
 record_function, 2.4 to 2.15).
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from _xmem.annotations import Function
 
 
 class Ranges:
     """The ranges of one process (torch.profiler.record_function)."""
 
-    def __init__(self, torch):
+    def __init__(self, torch: ModuleType) -> None:
         self._profiler = torch.autograd.profiler
 
-    def opened(self, enter, _range_class):
+    def opened(self, enter: Function, _range_class: type) -> Function:
         """Around what opens one."""
 
         @functools.wraps(enter)
-        def opened(named):
+        def opened(named: Any) -> Any:
             if not self._profiler._is_profiler_enabled:
                 named.run_callbacks_on_exit = False
                 return named

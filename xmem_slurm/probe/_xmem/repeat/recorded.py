@@ -9,15 +9,25 @@ or from inside of it, where skipping it would show Python the same gradients; an
 call which gave several tensors, to tell which of them have a gradient from outside.
 """
 
+from __future__ import annotations
+
 import bisect
 import functools
 import weakref
-from typing import FrozenSet, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
 from _xmem.repeat.layout import StorageLayout, is_strided, pointer
 from _xmem.repeat.sharded import local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from _xmem.annotations import Reference, ServedNote, Tensor
+    from _xmem.repeat.calls import State
+    from _xmem.repeat.events import LeftBlock
+    from _xmem.repeat.known import Known
 
 BOUNDARIES = 3
 """A call whose graph still stands so many boundaries later is not waited for."""
@@ -34,9 +44,9 @@ class BackwardCall(NamedTuple):
     keep_graph: bool
     create_graph: bool
     accumulate: bool
-    inputs: FrozenSet[int]
+    inputs: frozenset[int]
 
-    def kind(self, without, around, given):
+    def kind(self, without: Iterable[bool], around: Any, given: Iterable[bool]) -> tuple[Any, ...]:
         """Return its kind.
 
         `without`: which parameters have no gradient before it; `around`: what its own code reads
@@ -58,7 +68,17 @@ class RecordedCall:
     second.
     """
 
-    def __init__(self, known, parameters, position, sequence, casts, *, state, differs):
+    def __init__(
+        self,
+        known: Known,
+        parameters: list[Reference],
+        position: int,
+        sequence: int,
+        casts: bool,
+        *,
+        state: State,
+        differs: Callable[[], None],
+    ) -> None:
         self._known, self._parameters, self._state, self._differs = (
             known,
             parameters,
@@ -68,35 +88,41 @@ class RecordedCall:
         self._is_check = known.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
-        self.gave = None
-        self.outs = ()
+        self.gave: Any = None
+        self.outs: Sequence[tuple[int, int]] = ()
         """Where in the graph the differentiable tensors are that it gave: (number of a node, place
         among its own)."""
-        self.held = ()
+        self.held: Sequence[int] = ()
         """Which of its arguments the graph holds, by their places among all."""
-        self.gone = False
+        self.gone: bool | None = False
         """Whether its graph is gone; None where it is no example."""
-        self.forward = self.back = None
-        self._back, self._kind, self.gradients = None, None, None
-        self._gradient = None  # the address of the one that its backward pass begins with
-        self.casts = ()
+        self.forward: Any = None
+        self.back: BackwardPass | None = None
+        self._back: Region | None = None
+        self._kind: Any = None
+        self.gradients: Any = None
+        # the address of the one that its backward pass begins with
+        self._gradient: int | None = None
+        self.casts: tuple[LeftBlock, ...] = ()
         """Blocks that the call leaves and that are given back before its backward pass: in
         autocast's cache."""
         self._boundaries = 0
-        self._blocks, self._followed = {}, 0  # what it holds, by address, up to this position
+        # what it holds, by address, up to this position
+        self._blocks: dict[int, LeftBlock] = {}
+        self._followed: int = 0
 
-    def parameters(self):
+    def parameters(self) -> list[Tensor]:
         """Return the module's parameters that need a gradient."""
         return [
             each for each in (reference() for reference in self._parameters) if each is not None
         ]
 
     @property
-    def awaits_backward(self):
+    def awaits_backward(self) -> bool:
         """Whether there may be a backward pass of it."""
         return self._back is None and self.gone is False and bool(self.gave.differentiable)
 
-    def before(self):
+    def before(self) -> tuple[list[bool], Any]:
         """Return what a backward pass finds that begins now: parameters without a gradient, what
         its code reads.
         """
@@ -104,7 +130,13 @@ class RecordedCall:
             each.grad is None for each in self.parameters()
         ], self._state.surroundings.look_back()
 
-    def went_back(self, asked, before, own, given):
+    def went_back(
+        self,
+        asked: BackwardCall,
+        before: tuple[list[bool], Any],
+        own: tuple[Entered, int] | None,
+        given: list[bool],
+    ) -> None:
         """Note its backward pass.
 
         `own` are the node that it began with, and where it ended; None: in parts. `given` as in
@@ -129,7 +161,7 @@ class RecordedCall:
         )
         self.gradients = StorageLayout(gradients)
 
-    def read(self, notes, first):
+    def read(self, notes: list[ServedNote], first: int) -> bool:
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was
         all.
         """
@@ -166,13 +198,13 @@ class RecordedCall:
             self._known.learn(self)
         return whole or self.gone is None or self._boundaries >= BOUNDARIES
 
-    def _is_held_elsewhere(self):
+    def _is_held_elsewhere(self) -> bool:
         """Whether something of the call is left after a backward pass that keeps no graph: the
         script has it, maybe.
         """
         return self.back is not None and not self._kind[0] and bool(self.back.events.left)
 
-    def _follow(self, notes, first, end):
+    def _follow(self, notes: list[ServedNote], first: int, end: int) -> None:
         """Take what is given back of its blocks up to position `end`, where its graph still
         stands.
         """
@@ -185,10 +217,10 @@ class RecordedCall:
 class GraphWatch:
     """Goes with the graph of a call that is recorded, and tells when that is gone."""
 
-    def __init__(self, recorded):
+    def __init__(self, recorded: RecordedCall) -> None:
         self._recorded = weakref.ref(recorded)
 
-    def __del__(self):
+    def __del__(self) -> None:
         recorded = self._recorded()
         if recorded is not None and recorded.gone is False:
             recorded.gone = True
@@ -201,21 +233,25 @@ class Entered(NamedTuple):
 
     number: int
     position: int
-    gradient: Optional[int]
+    gradient: int | None
 
 
 class BackwardWatch:
     """Notes where the backward passes of recorded calls are, while torch's engine runs."""
 
-    def __init__(self, recorded, asked, position):
+    _met: list[Entered]
+    _handles: list[Any]
+
+    def __init__(
+        self, recorded: list[RecordedCall], asked: BackwardCall, position: Callable[[], int]
+    ) -> None:
         self._recorded, self._asked, self._position = recorded, asked, position
         self._before = [each.before() for each in recorded]
         self._met, self._handles = [], []
-        self._given = (
-            set()
-        )  # (number of a node, place among its outputs) of those that get a gradient from outside
+        # (number of a node, place among its outputs) of those that get a gradient from outside
+        self._given: set[tuple[int, int]] = set()
 
-    def begin(self, roots):
+    def begin(self, roots: Sequence[Any]) -> None:
         """Watch torch's engine, which is to run from these tensors on."""
         edges = sorted(number for each in self._recorded for number in each.sequences)
         found, over = _entrances(edges, roots)
@@ -234,7 +270,7 @@ class BackwardWatch:
             if wanted:
                 self._handles.append(node.register_hook(functools.partial(self._passed, wanted)))
 
-    def end(self):
+    def end(self) -> None:
         """Take what was seen."""
         for handle in self._handles:
             handle.remove()
@@ -259,21 +295,28 @@ class BackwardWatch:
                     self._asked, before, own, [alone or out in self._given for out in each.outs]
                 )
 
-    def _entered(self, number, gradients):
+    def _entered(self, number: int, gradients: Sequence[Tensor | None]) -> None:
         self._met.append(Entered(number, self._position(), gradient_address(gradients)))
 
-    def _passed(self, entered, gradients, _given):
+    def _passed(
+        self,
+        entered: list[tuple[int, tuple[int, int]]],
+        gradients: Sequence[Tensor | None],
+        _given: object,
+    ) -> None:
         """A node has its gradients for the next ones, of which it enters these, by place."""
         self._given.update(out for place, out in entered if gradients[place] is not None)
 
 
-def gradient_address(gradients):
+def gradient_address(gradients: Iterable[Tensor | None]) -> int | None:
     """Return where the gradient lies that a node is given, None where it is not given one alone."""
     given = [each for each in gradients if each is not None]
     return pointer(given[0]) if len(given) == 1 else None
 
 
-def _entrances(edges, roots):
+def _entrances(
+    edges: list[int], roots: Iterable[Any]
+) -> tuple[set[Any], dict[Any, list[tuple[int, tuple[int, int]]]]]:
     """Return the nodes in the graphs of these tensors that are entered over an edge, a number
     between two nodes'.
 
@@ -281,7 +324,8 @@ def _entrances(edges, roots):
     node by its number.
     """
     waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
-    met, found, over = set(waiting), {node for node in waiting if node_number(node) < _LEAF}, {}
+    met, found = set(waiting), {node for node in waiting if node_number(node) < _LEAF}
+    over: dict[Any, list[tuple[int, tuple[int, int]]]] = {}
     while waiting:
         parent = waiting.pop()
         above = bisect.bisect_right(edges, node_number(parent))
@@ -298,6 +342,6 @@ def _entrances(edges, roots):
     return found, over
 
 
-def node_number(node):
+def node_number(node: Any) -> int:
     """Return the number of a backward node, which grows with each that is made."""
     return getattr(node, "_sequence_nr", lambda: _LEAF)()

@@ -8,8 +8,16 @@ those of the modules within it cannot, as what one does hangs on what the ones b
 (torch/distributed/fsdp/_fully_shard, 2.6 to 2.15).
 """
 
+from __future__ import annotations
+
 import sys
 import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _xmem.annotations import Module, Tensor
 
 _MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 _SCATTERING = ("reduce_scatter_state", "reduce_scatter_states", "active_gradient_reduction")
@@ -18,7 +26,7 @@ _FINALIZING = ("manual_backward_finalization", "gradient_reduction_pending")
 some of these."""
 
 
-def sharding(modules):
+def sharding(modules: Iterable[Module]) -> Sharding | None:
     """Return the `Sharding` of the first of these modules, a root of FSDP2's, and all within; None
     where it is none.
     """
@@ -33,30 +41,30 @@ class Sharding:
     alive.
     """
 
-    def __init__(self, states):
+    def __init__(self, states: list[Any]) -> None:
         self._references = [weakref.ref(each) for each in states]
 
     @property
-    def _states(self):
+    def _states(self) -> list[Any]:
         return [
             each for each in [reference() for reference in self._references] if each is not None
         ]
 
     @property
-    def _groups(self):
+    def _groups(self) -> list[Any]:
         of_all = [
             getattr(each, "_fsdp_param_groups", None) or [each._fsdp_param_group]
             for each in self._states
         ]
         return [each for groups in of_all for each in groups if each]
 
-    def hooks(self):
+    def hooks(self) -> set[int]:
         """Return the numbers of FSDP2's own hooks."""
         names = ("_pre_forward_hook_handle", "_post_forward_hook_handle")
         handles = [getattr(state, name) for state in self._states for name in names]
         return {each.id for handle in handles for each in getattr(handle, "handles", (handle,))}
 
-    def rests(self):
+    def rests(self) -> bool:
         """Whether nothing is under way, and a backward pass would leave it so."""
         states = self._states
         context, stream = states[0]._state_ctx, states[0]._comm_ctx  # all of a root's share them
@@ -70,18 +78,18 @@ class Sharding:
             and all(map(_rests, self._groups))
         )
 
-    def gathered(self):
+    def gathered(self) -> tuple[bool, ...]:
         """Return which groups of parameters are gathered."""
         return tuple([group.is_unsharded for group in self._groups])
 
-    def kind(self):
+    def kind(self) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
         """Return what of it can change what a call does."""
         return self.gathered(), tuple(
             [group.post_forward_mesh_info is None for group in self._groups]
         )
 
 
-def _rests(group):
+def _rests(group: Any) -> bool:
     reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
     hooks = any(
         getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
@@ -93,14 +101,14 @@ def _rests(group):
     )
 
 
-def local(tensor):
+def local(tensor: Tensor) -> Tensor:
     """Return what of a tensor is here: of a sharded one (torch.distributed.tensor.DTensor) its
     part.
     """
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def as_gradient(parameter, part):
+def as_gradient(parameter: Tensor, part: Tensor) -> Tensor:
     """Return a gradient of a parameter, of which this is what is here."""
     if local(parameter) is parameter:
         return part

@@ -17,6 +17,8 @@ looked at now and then: what changed unseen is a doubt then, where calls were sk
 and no call of that module is skipped any more.
 """
 
+from __future__ import annotations
+
 import collections
 import contextvars
 import ctypes
@@ -30,8 +32,17 @@ import random
 import threading
 import types
 import weakref
+from typing import TYPE_CHECKING, AbstractSet, Any, NamedTuple, TypeVar
 
 from _xmem.process import own_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Module
+
+    _F = TypeVar("_F", bound=Callable[..., Any])
 
 MOST_FUNCTIONS = 4096
 """Functions that are followed from one module, at the most."""
@@ -44,17 +55,39 @@ MOST_REMEMBERED = 4096
 """Containers, and sets of plain values; then all get another number."""
 A_PLAIN_ONE = 16
 """So many plain values take the time of one that is looked into."""
-Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
-"""How many values are looked at in all, and elements of one container; how deep in each other; how
-large an array."""
-OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
-OF_ALL = Limits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
-Reached = collections.namedtuple("Reached", "names data goes_back functions")
-"""What code can reach: names of attributes; data and functions, each as (what has it, name); and
-whether some of it is an autograd function's `backward`."""
+
+
+class LookLimits(NamedTuple):
+    """How far a look goes."""
+
+    values: int
+    """How many are looked at in all."""
+    of_one: int
+    """How many elements of one container."""
+    deep: int
+    """How deep in each other."""
+    array_bytes: int
+    """How large an array."""
+
+
+OF_A_CALL = LookLimits(values=512, of_one=64, deep=4, array_bytes=512)
+OF_ALL = LookLimits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
+
+
+class ReachedCode(NamedTuple):
+    """What code can reach; data and functions, each as (what has it, name)."""
+
+    names: set[str]
+    """Names of attributes."""
+    data: list[tuple[Any, str]]
+    goes_back: bool
+    """Whether some of it is an autograd function's `backward`."""
+    functions: list[tuple[Any, str]]
+
+
 _OPAQUE = {"torch", "logging", "threading"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
-_HOLDERS = {
+_HOLDERS: dict[Any, Callable[[Any], Any]] = {
     threading.local: vars,  # what this thread has
     contextvars.ContextVar: lambda variable: variable.get(None),
     weakref.ref: lambda reference: reference(),
@@ -74,12 +107,30 @@ _CODE = (*_FUNCTIONS, type, property, staticmethod, classmethod)
 _GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 
 
+def _remembered(function: _F) -> _F:
+    """Have the answers of a function remembered."""
+    remembered: Any = functools.lru_cache(maxsize=8192)
+    return remembered(function)
+
+
 class CallSurroundings:
     """Those of one module and all within; nothing here keeps what is the script's, but for code and
     plain values.
     """
 
-    def __init__(self, torch, modules, configurations, before=None):
+    is_of_now: bool
+    """Whether the functions are there by their names that were followed."""
+    _reached: ReachedCode
+    _plain_values: PlainValues
+    _paid: int
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        modules: Sequence[Module],
+        configurations: Sequence[Any],
+        before: CallSurroundings | None = None,
+    ) -> None:
         """Take them; `before` are those of the same module, at an earlier time.
 
         Of `configurations`, objects that the modules have, all plain values count, whether code is
@@ -100,29 +151,26 @@ class CallSurroundings:
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of and before.is_of_now
         same = same and not any(each.__closure__ for each in own)
-        self._reached = before._reached if same else _reached(classes, own)
+        self._reached = before._reached if before is not None and same else _reached(classes, own)
         self._configurations = configurations
         self._plain_values = (
             PlainValues() if before is None else before._plain_values
         )  # kinds have its numbers
         names, look = self._reached.names, Look(torch, self._within, OF_A_CALL)
-        self._of_modules = [
+        self._of_modules: list[tuple[weakref.ref[Any], str]] = [
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
             if name in names
             and (look.may_change(value) or _moves(type(value)) or isinstance(value, self._of_torch))
         ]
-        self._all = (
-            None  # the number of all of it, where a call does not look at all, of so many values:
-        )
-        self._size = self._calls = (
-            0  # and how many calls there were since then that did not look at all
-        )
+        # the number of all of it, where a call does not look at all, of so many values...
+        self._all: int | None = None
+        # ...and how many calls there were since then that did not look at all
+        self._size = self._calls = 0
         self._paid = IN_ADVANCE if before is None else before._paid
-        self._functions = None
+        self._functions: tuple[int, ...] | None = None
         self.is_of_now = True
-        """Whether the functions are there by their names that were followed."""
         self.relied_on = False
         """Whether a call was skipped since all of it was looked at."""
         self.changed_unseen = False
@@ -131,13 +179,13 @@ class CallSurroundings:
         """Whether a change is noticed, sooner or later: not where there is too much, or where
         something moves on by itself, or where one was noticed late."""
 
-    def look_back(self):
+    def look_back(self) -> Any:
         """Return what they are as a backward pass begins; None where no autograd function has code
         that is followed.
         """
         return self.look() if self._reached.goes_back else None
 
-    def look(self):
+    def look(self) -> Any:
         """Return what they are now."""
         found, look = self._look_at(OF_A_CALL)
         if not look.is_cut:
@@ -149,14 +197,14 @@ class CallSurroundings:
         self._paid += A_CALL_PAYS
         return found, self._all
 
-    def has_changed_unseen(self):
+    def has_changed_unseen(self) -> bool:
         """Whether something has changed since calls were skipped that did not look at it; any
         thread may ask.
         """
         unseen = self._calls > 0 and self.relied_on and self.is_told
         return self.changed_unseen or (unseen and hash(self._look_at(OF_ALL)[0]) != self._all)
 
-    def _look_at_all(self):
+    def _look_at_all(self) -> None:
         found, look = self._look_at(OF_ALL)
         before, self._all, self._size = self._all, hash(found), OF_ALL.values - look.left
         if before is None:
@@ -167,13 +215,13 @@ class CallSurroundings:
         self.is_told &= not look.is_cut
         self._calls, self.relied_on = 0, False
 
-    def _read_of(self, value):
+    def _read_of(self, value: Any) -> dict[str, Any]:
         """Return what of an object of torch's own has a name that the code reads: other things of
         it change always.
         """
         return {name: each for name, each in vars(value).items() if name in self._reached.names}
 
-    def _look_at(self, limits):
+    def _look_at(self, limits: LookLimits) -> tuple[Any, Look]:
         """Return (what they are now, the look that was taken)."""
         look = Look(
             self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None
@@ -205,10 +253,16 @@ class PlainValues:
     later.
     """
 
-    def __init__(self):
+    _known: dict[int, Contents]
+    _numbers: dict[Any, int]
+    _next: int
+
+    def __init__(self) -> None:
         self._known, self._numbers, self._next = {}, {}, 0
 
-    def contents(self, of, keys, elements):
+    def contents(
+        self, of: int, keys: tuple[Any, ...], elements: Sequence[Any]
+    ) -> tuple[int, list[int]]:
         """Return (number of these plain values, places of the others) of a container that is known
         as `of`.
         """
@@ -228,7 +282,7 @@ class PlainValues:
 class Contents:
     """The plain values of a container, and the places of its `others`."""
 
-    def __init__(self, keys, elements):
+    def __init__(self, keys: tuple[Any, ...], elements: Sequence[Any]) -> None:
         kinds = [type(each) for each in elements]
         self._keys, self._is_plain = keys, tuple([kind in _SIMPLE for kind in kinds])
         pairs = zip(elements, self._is_plain)  # noqa: B905
@@ -240,9 +294,9 @@ class Contents:
             of_plain,
             self._plain,
         )  # 1 is True, but for its type
-        self.number = None
+        self.number = 0  # until it has one
 
-    def has(self, keys, elements):
+    def has(self, keys: tuple[Any, ...], elements: Sequence[Any]) -> bool:
         """Whether a container has the very same plain values, at the same places."""
         same = len(elements) == len(self._plain) and all(map(operator.is_, keys, self._keys))
         return same and tuple(map(operator.is_, elements, self._plain)) == self._is_plain
@@ -258,7 +312,18 @@ class Look:
     short.
     """
 
-    def __init__(self, torch, within, limits, known=None):
+    _met: dict[int, int]
+    left: int
+    is_cut: bool
+    moves: bool
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        within: frozenset[int],
+        limits: LookLimits,
+        known: PlainValues | None = None,
+    ) -> None:
         self._tensor, self._within, self._limits, self._plain_values = (
             torch.Tensor,
             within,
@@ -267,7 +332,7 @@ class Look:
         )
         self.left, self._met, self.is_cut, self.moves = limits.values, {}, False, False
 
-    def may_change(self, value):
+    def may_change(self, value: Any) -> bool:
         """Whether the value of an attribute may change without the attribute: plain ones are
         noticed elsewhere.
         """
@@ -276,7 +341,7 @@ class Look:
             return not value.is_cuda
         return sort is not None and id(value) not in self._within
 
-    def at(self, value, deep):
+    def at(self, value: Any, deep: int) -> Any:
         """Return what a value is now, and so deep what is in it: another that has the same in it is
         as good.
         """
@@ -300,7 +365,7 @@ class Look:
         is_all = type(value) in _WHOLE or _is_plain(type(value))
         return type(value) if is_all else id(value), self._into(value, deep - 1)
 
-    def _into(self, value, deep):
+    def _into(self, value: Any, deep: int) -> Any:
         """Return what is in a value that can change."""
         sort = _sort(type(value), self._tensor)
         if sort in _HOLDERS:
@@ -321,8 +386,11 @@ class Look:
         keys = tuple(itertools.islice(dict.keys(of), self._limits.of_one))
         return len(of), self.elements(id(value), keys, self._some(of, dict.values(of)), deep)
 
-    def elements(self, of, keys, elements, deep):
+    def elements(
+        self, of: int, keys: tuple[Any, ...], elements: Sequence[Any], deep: int
+    ) -> tuple[Any, tuple[Any, ...]]:
         """Return what elements are now, of a container that is known as `of`."""
+        number: Any
         if self._plain_values is not None:
             number, others = self._plain_values.contents(of, keys, elements)
         else:
@@ -330,7 +398,7 @@ class Look:
             number, others = contents.all_plain, contents.others
         return number, tuple([self.at(elements[place], deep) for place in others])
 
-    def plain(self, value):
+    def plain(self, value: Any) -> Any:
         """Return the plain values of an object."""
         of = _attributes(value)
         keys, values = tuple(of), tuple(of.values())
@@ -340,7 +408,7 @@ class Look:
             ]  # all of it, and not as much as is looked into
         return Contents(keys, values).all_plain
 
-    def _some(self, value, elements):
+    def _some(self, value: Any, elements: Iterable[Any]) -> tuple[Any, ...]:
         """Return as many of the elements of a value as are looked at; at once, as another thread
         may change it.
         """
@@ -350,12 +418,12 @@ class Look:
         return some
 
 
-@functools.lru_cache(maxsize=8192)
-def _sort(kind, tensor):
+@_remembered
+def _sort(kind: type, tensor: type) -> Any:
     """Return what there is to look into in values of a class, which may say otherwise of
     themselves; None: nothing.
     """
-    found = None
+    found: Any = None
     if issubclass(kind, tensor):
         found = "tensor"
     elif issubclass(kind, (dict, set)):
@@ -375,16 +443,16 @@ def _sort(kind, tensor):
     return found
 
 
-@functools.lru_cache(maxsize=8192)
-def _slots(kind):
+@_remembered
+def _slots(kind: type) -> tuple[str, ...]:
     """Return the names of what objects of a class have in slots."""
     found = [vars(base).get("__slots__", ()) for base in kind.__mro__]
     names = [name for each in found for name in ((each,) if isinstance(each, str) else each)]
     return tuple(name for name in names if not name.startswith("__"))
 
 
-@functools.lru_cache(maxsize=8192)
-def _moves(kind):
+@_remembered
+def _moves(kind: type) -> bool:
     """Whether what is of a class moves on by itself where nobody sees it, as iterators and random
     generators do.
     """
@@ -393,22 +461,22 @@ def _moves(kind):
     return of_torch or of_numpy or hasattr(kind, "__next__") or issubclass(kind, random.Random)
 
 
-def _attributes(value):
+def _attributes(value: Any) -> dict[str, Any]:
     """Return the attributes of an object; its class may have a way of its own to give them, which
     is not asked.
     """
     return object.__getattribute__(value, "__dict__")
 
 
-def _in_slots(value):
+def _in_slots(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name, None) for name in _slots(type(value))}
 
 
-def _of_partial(value):
+def _of_partial(value: Any) -> dict[str, Any]:
     return {"func": value.func, "args": value.args, "keywords": value.keywords}
 
 
-_PARTS = {
+_PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "slots": _in_slots,
     "partial": _of_partial,
     "object": _attributes,
@@ -421,21 +489,21 @@ class _Plain:
     """What a class adds to `object` that has nothing but attributes."""
 
 
-def _is_plain(kind):
+def _is_plain(kind: type) -> bool:
     """Whether objects of a class have nothing but attributes: slots, and what is in C (a number, a
     partial), show.
     """
     return (kind.__basicsize__, kind.__itemsize__) == (_Plain.__basicsize__, 0)
 
 
-def _of_key(key):
+def _of_key(key: Any) -> Any:
     """Return what stands for a key, which has a hash and so seldom changes."""
     if type(key) is tuple:
         return tuple(map(_of_key, key))
     return key if type(key) in _SIMPLE else id(key)
 
 
-def _reached(classes, own):
+def _reached(classes: Iterable[type], own: Sequence[types.FunctionType]) -> ReachedCode:
     """Return what code of these classes can reach, and what of it may become another.
 
     `own` are functions that the modules have themselves. What has data and functions are the
@@ -449,14 +517,18 @@ def _reached(classes, own):
         *own,
         *[function for space in spaces.all for function in _functions(space.get("forward"))],
     ]
-    met, names, found, looked_at = set(), set(_CALLED), {}, len(spaces.all)
+    met: set[types.FunctionType] = set()
+    names, looked_at = set(_CALLED), len(spaces.all)
+    found: dict[tuple[int, str], tuple[Any, str]] = {}
     called = {
         (id(of), "forward"): (of, "forward")
         for of in spaces.all
         if "forward" in of and _is_of_the_job(of)
     }
     while (waiting or looked_at < len(spaces.all)) and len(met) < MOST_FUNCTIONS:
-        function, new_names, places = waiting.pop() if waiting else None, set(), []
+        function = waiting.pop() if waiting else None
+        new_names: AbstractSet[str] = set()
+        places: list[tuple[Any, str]] = []
         if (
             function is not None
             and function not in met
@@ -490,7 +562,7 @@ def _reached(classes, own):
             if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
                 found[id(of), name] = of, name
     goes_back = any(each.__name__ == "backward" for each in met)
-    return Reached(names, list(found.values()), goes_back, list(called.values()))
+    return ReachedCode(names, list(found.values()), goes_back, list(called.values()))
 
 
 _OPERATORS = (
@@ -524,10 +596,13 @@ class _Spaces:
     has in classes is hundreds of names that nobody changes, and each call would look at them.
     """
 
-    def __init__(self):
+    all: list[Any]
+    _met: set[int]
+
+    def __init__(self) -> None:
         self.all, self._met = [], set()
 
-    def add(self, value):
+    def add(self, value: Any) -> None:
         """Add those of a function, a class, or what is made of it."""
         if isinstance(value, types.FunctionType):
             self._add(value, own_code.is_of_the_job(value.__module__))
@@ -536,18 +611,18 @@ class _Spaces:
                 value if isinstance(value, type) else type(value), own_code.is_of_the_job
             )
 
-    def add_class(self, kind, is_wanted):
+    def add_class(self, kind: type, is_wanted: Callable[[str], bool]) -> None:
         """Add those of a class and its bases, of modules that are wanted."""
         for base in kind.__mro__:
             self._add(base, is_wanted(base.__module__))
 
-    def _add(self, of, is_wanted):
+    def _add(self, of: Any, is_wanted: bool) -> None:
         if is_wanted and id(of) not in self._met:
             self._met.add(id(of))
             self.all.append(vars(of))
 
 
-def _is_of_the_job(of):
+def _is_of_the_job(of: Any) -> bool:
     """Whether what has a name is of the job's own code: a class, a Python module, an enclosing
     function.
     """
@@ -556,7 +631,7 @@ def _is_of_the_job(of):
     )
 
 
-def _within(value):
+def _within(value: Any) -> list[types.FunctionType]:
     """Return the functions of the job's own in a container."""
     if type(value) not in _WHOLE:
         return []
@@ -569,7 +644,7 @@ def _within(value):
     ]
 
 
-def _variables(function):
+def _variables(function: types.FunctionType) -> Iterator[tuple[Any, str]]:
     """Yield (what has it, name) of each variable that a function may load from outside of itself,
     and of defaults.
     """
@@ -591,7 +666,7 @@ def _variables(function):
                 yield vars(module), attribute
 
 
-def _of_libraries(function):
+def _of_libraries(function: types.FunctionType) -> Iterator[tuple[Any, str]]:
     """Yield (what has it, name) of each function of a library that one of the job's own names:
     `F.gelu`.
     """
@@ -609,15 +684,15 @@ def _of_libraries(function):
 class _Cell:
     """A variable of an enclosing function, to be asked for as globals are."""
 
-    def __init__(self, cell):
+    def __init__(self, cell: types.CellType) -> None:
         self._cell = cell
 
-    def get(self, _name, default=None):
+    def get(self, _name: str, default: Any = None) -> Any:
         """Return its value; `default` where it has none yet."""
         return self._cell.cell_contents if _is_filled(self._cell) else default
 
 
-def _functions(value):
+def _functions(value: Any) -> list[types.FunctionType]:
     """Return the functions of Python in a value: itself, what it wraps or has in its closure, or
     how it is got.
     """
@@ -629,12 +704,12 @@ def _functions(value):
         value = value.__func__
     if not isinstance(value, types.FunctionType):
         return []
-    inner = [*filter(_is_filled, value.__closure__ or ())]
-    inner = [*[cell.cell_contents for cell in inner], getattr(value, "__wrapped__", None)]
+    cells = filter(_is_filled, value.__closure__ or ())
+    inner = [*[cell.cell_contents for cell in cells], getattr(value, "__wrapped__", None)]
     return [value, *[each for each in inner if isinstance(each, types.FunctionType)]]
 
 
-def _is_filled(cell):
+def _is_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018 - it raises where there is none
     except ValueError:
@@ -642,8 +717,8 @@ def _is_filled(cell):
     return True
 
 
-@functools.lru_cache(maxsize=8192)
-def _names(code):
+@_remembered
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], tuple[str, ...]]:
     """Return the names that a code, and the codes within it, load: of globals, of attributes; what
     more begin with.
     """
@@ -651,7 +726,7 @@ def _names(code):
     found = [
         {each.argval for each in loads if each.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)
     ]
-    by_name = [set(), set()]
+    by_name: list[set[str]] = [set(), set()]
     if not _BY_NAME.isdisjoint(found[0] | found[1]):
         strings = {each for each in code.co_consts if type(each) is str and each.isidentifier()}
         by_name = [strings, {each for each in strings if len(each) > 1}]

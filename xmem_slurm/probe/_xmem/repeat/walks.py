@@ -6,20 +6,35 @@ are collected first, so a script that replaces modules while it walks over param
 those that there were.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+    from _xmem.annotations import Function, Module
 
 
 class Walks:
     """The walks of one process."""
 
-    def __init__(self, torch):
+    def __init__(self, torch: ModuleType) -> None:
         self._is_compiling, self._module = torch.compiler.is_compiling, torch.nn.Module
 
-    def members(self, walk, _module_class):
+    def members(self, walk: Function, _module_class: type) -> Function:
         """Around what gives (name, parameter), or (name, buffer), of a module and all within."""
 
         @functools.wraps(walk)
-        def members(module, get_members_fn, prefix="", recurse=True, remove_duplicate=True):
+        def members(
+            module: Module,
+            get_members_fn: Function,
+            prefix: str = "",
+            recurse: bool = True,
+            remove_duplicate: bool = True,
+        ) -> Iterator[tuple[str, Any]]:
             modules = [] if recurse else [(prefix, module)]
             known = remove_duplicate and not self._is_compiling()
             if not known or (
@@ -30,13 +45,13 @@ class Walks:
 
         return members
 
-    def trained(self, train, _module_class):
+    def trained(self, train: Function, _module_class: type) -> Function:
         """Around what switches a module and all within to training or evaluation: what is so
         already is left alone.
         """
 
         @functools.wraps(train)
-        def trained(module, mode=True):
+        def trained(module: Module, mode: bool = True) -> Module:
             if self._is_compiling() or not isinstance(mode, bool):
                 return train(module, mode)
             _switch(module, mode, self._module.train)
@@ -45,7 +60,9 @@ class Walks:
         return trained
 
 
-def _collect(module, prefix, own, met, found):
+def _collect(
+    module: Module, prefix: str, own: Function, met: set[Module], found: list[tuple[str, Module]]
+) -> bool:
     """Add (name, module) of a module and all within to `found`, each once; return whether all go
     torch's `own` way.
     """
@@ -62,7 +79,9 @@ def _collect(module, prefix, own, met, found):
     )
 
 
-def _members(modules, get_members):
+def _members(
+    modules: Iterable[tuple[str, Module]], get_members: Function
+) -> Iterator[tuple[str, Any]]:
     """Yield (name, member), each member once: which it is tells it apart."""
     met = {}  # that they stay alive meanwhile: what has gone may leave its id to another
     for of, module in modules:
@@ -72,7 +91,7 @@ def _members(modules, get_members):
                 yield of + "." + name if of else name, member
 
 
-def _switch(module, mode, own):
+def _switch(module: Module, mode: bool, own: Function) -> None:
     """Switch a module, then its children; those with a way of their own by that."""
     if vars(module).get("training") is not mode:
         module.training = mode
