@@ -2,7 +2,18 @@
 largest is.
 """
 
+from __future__ import annotations
+
 import opcode
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from _xmem.annotations import Function, Tensor
+    from _xmem.course.drawing import Batch
+    from _xmem.process.clock import Clock
 
 DRAW, DRAW_MORE = 1.0, 5.0
 """How long batches are drawn without training: where all are of one size, and where they are
@@ -23,20 +34,21 @@ class CutShort(StopIteration):
 class Records:
     """How the largest of a series grew: what its length says of how large the next ones may be."""
 
-    def __init__(self):
-        self._records = [(0, 0)]  # (number, size) of each that was the largest so far
+    def __init__(self) -> None:
+        # (number, size) of each that was the largest so far
+        self._records: list[tuple[int, int]] = [(0, 0)]
 
-    def note(self, number, size):
+    def note(self, number: int, size: int) -> None:
         """Take the size of one of the series."""
         if size > self._records[-1][1]:
             self._records.append((number, size))
 
     @property
-    def largest(self):
+    def largest(self) -> int:
         """The size of the largest so far."""
         return self._records[-1][1]
 
-    def short(self, number, of):
+    def short(self, number: int, of: int | None) -> float:
         """Return by what share the largest of `number` exceeds that of the part of them that they
         are `of` all.
 
@@ -53,45 +65,49 @@ class Iteration:
     optimizer steps.
     """
 
-    def __init__(self, loader, steps, now):
+    kept: Batch | None
+    since: int
+    passes: bool
+
+    def __init__(self, loader: Any, steps: int, now: float) -> None:
         self._collate = loader._collate_fn
         self.kind = id(loader._dataset), length(loader)
         """What tells data sets apart, and sizes of batches."""
         self.batch_size = _batch_size(loader)
         self.began, self.steps = now, steps
         self.given = self.drawn = self._stepped = 0
-        self.sizes = set()
-        self.largest = []  # batches that were drawn, still to be given
+        self.sizes: set[tuple[tuple[int, ...], ...]] = set()
+        self.largest: list[Any] = []  # batches that were drawn, still to be given
         self.records = Records()
-        self._allocated = []  # bytes, before each of the last batches
+        self._allocated: list[int] = []  # bytes, before each of the last batches
         self.ended = self.exhausted = False
         self.kept, self.since, self.passes = None, 0, self.batch_size > 0
         """The last batch that workers handed over, how often it was given since, and whether more
         may be: `drawing`."""
 
-    def may_vary(self):
+    def may_vary(self) -> bool:
         """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one
         size at a time.
         """
         return len(self.sizes) > 1 or not is_of_torch(self._collate)
 
-    def stepped(self):
+    def stepped(self) -> int:
         """A step was made; return how many batches were given for it."""
         since, self._stepped = self.given - self._stepped, self.given
         return since
 
-    def asked(self, allocated):
+    def asked(self, allocated: int) -> None:
         """A batch is asked for, with so many bytes allocated."""
         self._allocated = [*self._allocated[-GROWING:], allocated]
 
-    def grows(self):
+    def grows(self) -> int:
         """Return how many bytes more each of the last batches left on the GPU; 0 where not all of
         them did.
         """
         grown = [after - before for before, after in zip(self._allocated, self._allocated[1:])]  # noqa: B905 - 3.9
         return sum(grown) // len(grown) if len(grown) == GROWING and min(grown) > 0 else 0
 
-    def note(self, batch, number):
+    def note(self, batch: Any, number: int) -> int:
         """Note batch `number`; return its bytes."""
         found = list(tensors(batch))
         size = sum(each.numel() * each.element_size() for each in found)
@@ -100,7 +116,7 @@ class Iteration:
         return size
 
 
-def draw(loader, give, state, clock):
+def draw(loader: Any, give: Function, state: Iteration, clock: Clock) -> None:
     """Draw what is left of an iteration without training on it; keep the largest batch."""
     began, largest = clock.now(), (0, None)
     while True:
@@ -120,7 +136,7 @@ def draw(loader, give, state, clock):
         state.largest.append(largest[1])
 
 
-def minds_the_end(frame):
+def minds_the_end(frame: FrameType) -> bool:
     """Whether what asks for a batch, in this frame, heeds the end of the data: a loop, or who names
     StopIteration.
 
@@ -130,7 +146,7 @@ def minds_the_end(frame):
     return code.co_code[frame.f_lasti] in _LOOPS or "StopIteration" in code.co_names
 
 
-def tensors(batch):
+def tensors(batch: Any) -> Iterator[Tensor]:
     """Yield the tensors of a batch, in lists, tuples, dicts and what has their form."""
     if hasattr(batch, "numel") and hasattr(batch, "shape"):
         yield batch
@@ -146,7 +162,7 @@ def tensors(batch):
                 yield each
 
 
-def has_words(batch):
+def has_words(batch: Any) -> bool:
     """Whether there is text in a batch: in dicts, and in the first elements of lists and tuples."""
     if isinstance(batch, dict):
         return any(map(has_words, batch.values()))
@@ -155,7 +171,7 @@ def has_words(batch):
     )
 
 
-def shapes_of_samples(batch):
+def shapes_of_samples(batch: Any) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of a batch's tensors, without the number of samples if that is the first
     length of all.
     """
@@ -164,16 +180,16 @@ def shapes_of_samples(batch):
     return tuple(shape[1:] if alike else shape for shape in found)
 
 
-def is_of_torch(collate):
+def is_of_torch(collate: object) -> bool:
     """Whether a collate_fn is torch's own."""
     return getattr(collate, "__module__", "").startswith("torch.utils.data")
 
 
-def _batch_size(loader):
+def _batch_size(loader: Any) -> int:
     """Return the samples in a batch of a loader's iterator, of this process alone; 0: its sampler
     has no such size.
     """
-    sampler = getattr(loader, "_index_sampler", None)
+    sampler: Any = getattr(loader, "_index_sampler", None)
     size = getattr(sampler, "batch_size", None)
     if not isinstance(size, int):
         return 0
@@ -183,7 +199,7 @@ def _batch_size(loader):
     return size // sampler.num_processes if splits else size
 
 
-def length(sized):
+def length(sized: Any) -> int | None:
     """Return how many batches an iteration has, or samples a data set; None where that is not
     known.
     """

@@ -29,10 +29,13 @@ first batch wait for the others'. Of an IterableDataset it has all: what each of
 on its number, and on how many there are. All seconds are those of `process/clock`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts
 from _xmem.course import batches
@@ -41,6 +44,11 @@ from _xmem.course.epochs import Epochs
 from _xmem.process.budget import TimeLeft
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
+
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+
+    from _xmem.annotations import CourseWatcher, Environ, Function, LoopKind, Module, Note
 
 SHARE, SHARE_ALIKE, SHARE_AGAIN = 0.75, 0.5, 0.98
 """Of its budget that a run spends on the script as it is: the less where epochs are alike, as then
@@ -79,7 +87,10 @@ class Course:
     `record/recorder`.
     """
 
-    def __init__(self, recorder, environ):
+    _began: float | None
+    _cut_since: float | None
+
+    def __init__(self, recorder: CourseWatcher, environ: Environ) -> None:
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
         self._share = SHARE_AGAIN if environ.get("XMEM_NUMBERS") == "turns" else SHARE
         self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
@@ -91,20 +102,21 @@ class Course:
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
         self._begun_again = 0  # loops that were cut short, by who was told of their end
-        self._loader = None  # the iteration that gave the last batch
+        self._loader: batches.Iteration | None = None  # the iteration that gave the last batch
         # (level below which it is gone, what the recorder calls it) of what was added
-        self._added = []
+        self._added: list[tuple[int, Any]] = []
         # kind of iteration: how many batches of it were drawn, and bytes of the largest
-        self._drawn = {}
-        self._batch_sizes = set()  # of loaders that training draws from
-        self._kinds_held = set()  # kinds of iterations of which workers' memory was looked at
-        self._levels = []  # bytes allocated after each of the last GROWING_STEPS
-        self._floors = []  # the least of each so many steps, the last so many
-        self._unmet = []  # whether each of the last steps was of a kind not met before
+        self._drawn: dict[LoopKind, tuple[int, int]] = {}
+        self._batch_sizes: set[int] = set()  # of loaders that training draws from
+        # kinds of iterations of which workers' memory was looked at
+        self._kinds_held: set[LoopKind] = set()
+        self._levels: list[int] = []  # bytes allocated after each of the last GROWING_STEPS
+        self._floors: list[int] = []  # the least of each so many steps, the last so many
+        self._unmet: list[bool] = []  # whether each of the last steps was of a kind not met before
         self._kinds = 0  # how many were
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
-        self.seen = {
+        self.seen: dict[str, Any] = {
             "evaluation": None,
             "checkpoints": 0,
             "batches": None,
@@ -114,18 +126,18 @@ class Course:
         """What was seen, as in a trace."""
         self.script_ended = False
         """Whether the script came to its own end."""
-        self._drawings = {}  # by the id of the data set
-        self._doubts = {}
+        self._drawings: dict[int, Drawing] = {}  # by the id of the data set
+        self._doubts: dict[tuple[str, str], float | None] = {}
 
     # -- what takes the place of torch's own (`patches`): data loaders, what switches to evaluation,
     # checkpoints -------
 
-    def begun(self, begin, _loader_class):
+    def begun(self, begin: Function, _loader_class: type) -> Function:
         """A data loader has no more workers than there are CPUs; where batches are given again it
         needs none.
         """
 
-        def begun(loader):
+        def begun(loader: Any) -> Any:
             """Begin a loop; what the script has told its loader stays."""
             self._begun_again += isinstance(sys.exc_info()[1], batches.CutShort)
             asked = loader.num_workers
@@ -140,7 +152,7 @@ class Course:
 
         return begun
 
-    def _workers(self, loader):
+    def _workers(self, loader: Any) -> int:
         """Return how many workers a loader gets: none where its batches are given again.
 
         To start them, and to have batches handed over, costs more than it saves then.
@@ -153,14 +165,14 @@ class Course:
             return 0
         return min(loader.num_workers, len(os.sched_getaffinity(0)))
 
-    def asked(self, ask, _owner):
+    def asked(self, ask: Function, _owner: object) -> Function:
         """Around what tells a worker who it is: a data set that asks needs workers.
 
         torch itself asks in each worker, to place what it puts together in shared memory.
         """
 
         @functools.wraps(ask)
-        def asked():
+        def asked() -> Any:
             found = ask()
             if found is not None and sys._getframe(1).f_globals.get("__name__") != _COLLATES:
                 for each in self._drawings.values():
@@ -169,11 +181,11 @@ class Course:
 
         return asked
 
-    def fetched(self, fetch, _fetcher_class):
+    def fetched(self, fetch: Function, _fetcher_class: type) -> Function:
         """Samples are drawn and put together; in a worker, where there are such."""
         draw = unwatched(fetch)
 
-        def noted_fetch(fetcher, index):
+        def noted_fetch(fetcher: Any, index: Any) -> Any:
             drawing = self._drawings.get(id(fetcher.dataset))
             if drawing is None or not drawing.is_of(fetcher.dataset) or not fetcher.auto_collation:
                 return draw(fetcher, index) if is_worker() else fetch(fetcher, index)
@@ -181,25 +193,25 @@ class Course:
 
         return noted_fetch
 
-    def pinned(self, pin, _owner):
+    def pinned(self, pin: Function, _owner: object) -> Function:
         """Around torch's pinning of a batch or a part of one: a large tensor is not copied, as no
         GPU reads it.
         """
         plain = sys.modules["torch"].Tensor
 
         @functools.wraps(pin)
-        def pinned(part, *args, **kwargs):
+        def pinned(part: Any, *args: Any, **kwargs: Any) -> Any:
             is_large = type(part) is plain and part.nbytes >= LARGE_PART
             return part if is_large else pin(part, *args, **kwargs)
 
         return pinned
 
-    def given(self, give, _iterator_class):
+    def given(self, give: Function, _iterator_class: type) -> Function:
         """Each batch comes through here, unless this torch's iterators have other names for what is
         asked of them.
         """
 
-        def noted_give(loader):
+        def noted_give(loader: Any) -> Any:
             missing = [name for name in _OF_ITERATORS if not hasattr(loader, name)]
             if missing:
                 doubts.note(
@@ -209,10 +221,10 @@ class Course:
 
         return noted_give
 
-    def trained(self, train, _module_class):
+    def trained(self, train: Function, _module_class: type) -> Function:
         """A model is switched to training or evaluation."""
 
-        def noted_train(module, mode=True):
+        def noted_train(module: Module, mode: bool = True) -> Any:
             if not mode and self.seen["evaluation"] is None:
                 self.seen["evaluation"] = 0, None
             if mode != self._training and self._steps:
@@ -225,11 +237,11 @@ class Course:
 
         return noted_train
 
-    def saved(self, save, _torch):
+    def saved(self, save: Function, _torch: ModuleType) -> Function:
         """A checkpoint is written."""
 
         @functools.wraps(save)
-        def noted_save(*args, **kwargs):
+        def noted_save(*args: Any, **kwargs: Any) -> Any:
             if self._steps:
                 self.seen["checkpoints"] += 1
                 self._recorder.mark("checkpoint")
@@ -239,7 +251,7 @@ class Course:
 
     # -- batches -----------------------------------------------------------------------------------
 
-    def _give(self, loader, give, frame):
+    def _give(self, loader: Any, give: Function, frame: FrameType) -> Any:
         """Give the next batch to a loop in `frame`, or end it where the loader is cut short."""
         now = self.clock.now()
         state = loader.__dict__.setdefault("_xmem_iteration", None)
@@ -275,7 +287,7 @@ class Course:
             drawing.note(batch, not any(self._unmet), self._kinds > VARIED)
         return batch
 
-    def _workers_hold(self, loader, batch):
+    def _workers_hold(self, loader: Any, batch: Any) -> None:
         """Note what workers hold on the host: looked at after 1, 2, 4, … batches, as it grows, and
         at the first of a loader.
         """
@@ -287,7 +299,7 @@ class Course:
             asked = vars(loader).get("_xmem_asked", 0)
             self._recorder.drawn_by(workers, max(asked, len(workers)), on_the_way)
 
-    def _cuts(self, state, now):
+    def _cuts(self, state: batches.Iteration, now: float) -> bool:
         known = self._epochs.known_loops()
         if self._cut_since is None or self._begun_again >= AGAIN:
             return False
@@ -297,7 +309,7 @@ class Course:
             return True
         return now - max(state.began, self._cut_since) > EVALUATION
 
-    def _last_batches(self, loader, give, state):
+    def _last_batches(self, loader: Any, give: Function, state: batches.Iteration) -> Any:
         """Return the largest of the batches that are left, then end."""
         trains, known = self._steps > state.steps, {*self._drawn, *self._epochs.known_loops()}
         if trains and state.kind not in known:
@@ -310,7 +322,7 @@ class Course:
         self._ended(loader, state, cut=True)
         raise batches.CutShort
 
-    def _ended(self, loader, state, *, cut=False):
+    def _ended(self, loader: Any, state: batches.Iteration, *, cut: bool = False) -> None:
         """A loop has ended, by itself or cut short: note what it says of the script, and add what
         was cut.
         """
@@ -328,7 +340,7 @@ class Course:
         if of is not None and state.given < of and self._cut_since is not None:
             self._cut_short(state, of - state.given)
 
-    def _largest_drawn(self, loader, state):
+    def _largest_drawn(self, loader: Any, state: batches.Iteration) -> None:
         """Note how many batches training has, and that only the largest of those that were drawn is
         known.
 
@@ -349,7 +361,7 @@ class Course:
             )  # none was larger than the first
             self._doubt("largest-drawn", "{:,} batches drawn{}".format(seen, of_all), short)
 
-    def _cut_short(self, state, left):
+    def _cut_short(self, state: batches.Iteration, left: int) -> None:
         """Add what a loop that was cut short would have kept on the GPU for each batch that is
         left.
         """
@@ -368,7 +380,7 @@ class Course:
         elif not trains and len(state.sizes) > 1:
             self._doubt("not-reached", "of an evaluation all but %s" % seen)
 
-    def _level(self, allocated):
+    def _level(self, allocated: int) -> int:
         """Take the bytes that are allocated; what was added to something that has been freed since,
         is freed.
         """
@@ -380,7 +392,7 @@ class Course:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def stepped(self, allocated, peak, met, begins):
+    def stepped(self, allocated: int, peak: int, met: bool, begins: bool) -> None:
         """Count an optimizer step, after which so many bytes are allocated, and were at the most.
 
         `met`: it was like an earlier one; `begins`: it was the first of its optimizer.
@@ -405,25 +417,25 @@ class Course:
             self._began = self._cut_since = None  # what repeated itself before was something else
         self._peaks.note(self._steps, peak)
 
-    def _phase(self, what):
+    def _phase(self, what: str) -> None:
         if len(self.seen["phases"]) < PHASES:
             self.seen["phases"].append({"step": self._steps + 1, "what": what})
 
-    def batch_size(self):
+    def batch_size(self) -> int:
         """Return the samples in each batch of the data loaders that steps were made between; 0:
         none, or of several.
         """
         return next(iter(self._batch_sizes)) if len(self._batch_sizes) == 1 else 0
 
-    def steady_steps(self):
+    def steady_steps(self) -> int:
         """Return after how many steps without a new peak training repeats itself."""
         return ALIKE_STEPS if self._brief and not any(self._unmet[-ALIKE_STEPS:]) else STEADY_STEPS
 
-    def repeats(self):
+    def repeats(self) -> bool:
         """Whether training was seen to repeat itself."""
         return self._began is not None
 
-    def enough(self, share):
+    def enough(self, share: float) -> bool:
         """The script repeats itself, and `share` of its budget is spent: say whether the run can
         end; else go on.
         """
@@ -447,7 +459,7 @@ class Course:
         # has ended.
         return (self._loader is None or self._loader.ended) and not self._goes_on()
 
-    def ending(self):
+    def ending(self) -> None:
         """The run is ended before the script: note what the rest of it may need beyond what was
         seen.
         """
@@ -460,7 +472,7 @@ class Course:
             text = "the shapes of steps differ; the largest of {:,} was seen".format(self._steps)
             self._doubt("varying", text, short)
 
-    def _grown(self):
+    def _grown(self) -> int:
         """Return how many bytes more each of the last steps left on the GPU; 0 where that is none,
         or no matter.
         """
@@ -474,23 +486,23 @@ class Course:
                 return each if each * LONG > MATTERS * levels[-1] else 0
         return 0
 
-    def overdue(self, now):
+    def overdue(self, now: float) -> bool:
         """Whether what follows an epoch takes too long."""
         return (
             self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._goes_on()
         )
 
-    def _goes_on(self):
+    def _goes_on(self) -> bool:
         """Whether a run whose loops were cut short goes on as long as it may."""
         return self._epochs.trusted or self._begun_again >= AGAIN
 
-    def meant_to_train(self):
+    def meant_to_train(self) -> bool:
         """Whether a job that made an optimizer did not evaluate all that it has: without a step it
         has failed.
         """
         return self._training or self._within_loop
 
-    def evaluated_all(self):
+    def evaluated_all(self) -> bool:
         """Whether a loop over a data loader without steps, of more than one batch, came to its
         end.
         """
@@ -499,10 +511,10 @@ class Course:
 
     # -- what is told of it ------------------------------------------------------------------------
 
-    def _doubt(self, code, detail, share=None):
+    def _doubt(self, code: str, detail: str, share: float | None = None) -> None:
         self._doubts[code, detail] = share
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what was not seen, where the script has not come to its own end."""
         for (code, detail), share in self._doubts.items():
             note(code, detail, share=share)
@@ -528,7 +540,7 @@ class Course:
         cut = ", with loops over data cut short from there on" if self.script_ended else ""
         note("not-reached", "the script's own end (%s seen%s%s)" % (seen, new, cut))
 
-    def doubt_others(self, note, world):
+    def doubt_others(self, note: Note, world: int) -> None:
         """Say that other ranks, of `world` in all, may have larger batches, where steps show that
         batches differ.
 
@@ -541,5 +553,5 @@ class Course:
             note("other-batches", "the largest of {:,}".format(self._steps), share=short)
 
 
-def _size(size):
+def _size(size: int) -> str:
     return "%.1f MiB" % (size / (1 << 20)) if size >= 1 << 20 else "%d bytes" % size

@@ -23,7 +23,8 @@ asked for their indices all the same. A loop has as many batches as ever, and th
 have in hand come at its end.
 """
 
-import collections
+from __future__ import annotations
+
 import contextlib
 import copy
 import itertools
@@ -33,8 +34,13 @@ import struct
 import sys
 import time
 import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.course import batches
+
+if TYPE_CHECKING:
+    from _xmem.annotations import Function, Tensor
+    from _xmem.course.batches import Iteration
 
 SAME = 2_000
 SAMPLES, FEW = 2_048, 16
@@ -63,20 +69,29 @@ _FORMS = "??????dqq"
 _SHARED = struct.Struct("=" + _FORMS)
 
 
-class Shared(
-    collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated drawn")
-):
-    """What processes share of a data set.
+class Shared(NamedTuple):
+    """What processes share of a data set, in the form `_FORMS`."""
 
-    Whether batches are given again, whether it keeps count of something, whether that was checked,
-    whether workers are asked for those alone that are to be drawn, whether one of them asks who it
-    is, whether a loop has come to its end, how long it took to draw them, how many were given
-    again, how many were drawn.
-    """
+    again: bool
+    """Whether batches are given again."""
+    counts: bool
+    """Whether it keeps count of something..."""
+    checked: bool
+    """...and whether that was checked."""
+    kept: bool
+    """Whether workers are asked for those batches alone that are to be drawn."""
+    asks: bool
+    """Whether a worker asks who it is."""
+    whole: bool
+    """Whether a loop has come to its end."""
+    seconds: float
+    """How long it took to draw batches."""
+    repeated: int
+    """How many were given again."""
+    drawn: int
+    """How many were drawn."""
 
-    __slots__ = ()
-
-    def is_due(self, since):
+    def is_due(self, since: int) -> bool:
         """Whether the next is to be drawn, after so many that were given again."""
         return since >= max(SHARE if self.whole else EACH, self.repeated // SHARE)
 
@@ -99,7 +114,10 @@ class Drawing:
         TypeError: nothing can be noted of it: it is a list.
     """
 
-    def __init__(self, loader):
+    _shapes: set[tuple[tuple[int, ...], ...]]
+    _attributes: list[tuple[str, Any]] | None
+
+    def __init__(self, loader: Any) -> None:
         size = loader.batch_size or getattr(
             loader.batch_sampler, "batch_size", None
         )  # accelerate gives a sampler
@@ -115,7 +133,7 @@ class Drawing:
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._attributes = set(), None
         # by what puts them together and by samples, those that this process has drawn last
-        self._batches = {}
+        self._batches: dict[tuple[int, int], Batch] = {}
         self._since = 0  # batches that this process has given again since it drew one
         self._has_words = self._steps_differ = False
         self.given = 0
@@ -123,20 +141,20 @@ class Drawing:
         self.on_host = False
         """Whether the last of them had nothing on the GPU."""
 
-    def is_of(self, dataset):
+    def is_of(self, dataset: object) -> bool:
         """Whether it is the one of this data set."""
         return self._dataset() is dataset
 
     @property
-    def gives_again(self):
+    def gives_again(self) -> bool:
         """Whether batches are given again."""
         return self._state().again
 
-    def ended(self):
+    def ended(self) -> None:
         """A loop has come to its end."""
         self._change(whole=True)
 
-    def needs_workers(self, loader):
+    def needs_workers(self, loader: Any) -> bool:
         """Whether it may ask a worker who that is; what others than forked ones do is not known
         here.
         """
@@ -145,17 +163,17 @@ class Drawing:
         forks = start == "fork" or (start is None and sys.version_info < (3, 14))
         return bool(loader.worker_init_fn or loader.timeout or self._state().asks or not forks)
 
-    def asked(self):
+    def asked(self) -> None:
         """It may have been this data set that asked."""
         self._change(asks=True)
 
     @property
-    def drawn(self):
+    def drawn(self) -> int:
         """How many batches were drawn of those that were given; workers may have drawn more."""
         state = self._state()
         return min(state.drawn, self.given) if state.repeated else self.given
 
-    def note(self, batch, steady, differ):
+    def note(self, batch: Any, steady: bool, differ: bool) -> None:
         """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its
         steps did so far.
         """
@@ -167,14 +185,14 @@ class Drawing:
         if state.again or (steady and self.given > self._needed and state.seconds > self._seconds):
             self.give_again()
 
-    def give_again(self):
+    def give_again(self) -> None:
         """From here on batches are given again, however soon that is, unless there is something
         against it.
         """
         alike = len(self._shapes) == 1 and not self._steps_differ and not self._has_words
         self._change(again=alike and self.on_host and not self._state().counts)
 
-    def fetch(self, fetch, fetcher, index):
+    def fetch(self, fetch: Function, fetcher: Any, index: Any) -> Any:
         """Draw a batch, or return the one before; this may be in a worker."""
         count = fetcher.__dict__["_xmem_fetched"] = fetcher.__dict__.get("_xmem_fetched", 0) + 1
         state, before = self._state(), None
@@ -184,8 +202,11 @@ class Drawing:
             key = id(fetcher.collate_fn), len(index)
             kept = self._batches.get(key) if before == self._attributes else None
             looks = asked or count == 1 or state.is_due(self._since)
-            as_it_was = kept is not None and kept.is_as_it_was()
-            if as_it_was and (not looks or self._is_alike(fetch, fetcher, index, kept)):
+            if (
+                kept is not None
+                and kept.is_as_it_was()
+                and (not looks or self._is_alike(fetch, fetcher, index, kept))
+            ):
                 self._since = 0 if looks else self._since + 1
                 self._spent(repeated=1)
                 return kept.again(index)
@@ -200,7 +221,7 @@ class Drawing:
             self._change(again=not counts, counts=counts, checked=True)
         return batch
 
-    def _is_alike(self, fetch, fetcher, index, kept):
+    def _is_alike(self, fetch: Function, fetcher: Any, index: Any, kept: Batch) -> bool:
         """Whether the first of some samples that torch would put together has the shapes of those
         in `kept`.
         """
@@ -211,7 +232,7 @@ class Drawing:
         self._spent(time.thread_time() - began)
         return batches.shapes_of_samples(sample) == kept.shapes
 
-    def handed_over(self, give, loader, loop):
+    def handed_over(self, give: Function, loader: Any, loop: Iteration) -> Any:
         """Return the next batch of an iterator over a loader; `loop` has the last that workers
         gave.
         """
@@ -234,21 +255,21 @@ class Drawing:
         loop.kept, loop.since = Batch(batch) if again else None, 0
         return batch
 
-    def _spent(self, seconds=0.0, repeated=0, drawn=0):
+    def _spent(self, seconds: float = 0.0, repeated: int = 0, drawn: int = 0) -> None:
         state = self._state()
         added = {"seconds": seconds, "repeated": repeated, "drawn": drawn}
         self._change(**{name: getattr(state, name) + more for name, more in added.items() if more})
 
-    def _state(self):
+    def _state(self) -> Shared:
         return Shared(*_SHARED.unpack(self._shared))
 
-    def _change(self, **changed):
+    def _change(self, **changed: float) -> None:
         for name, value in changed.items():
             form, place = _PLACES[name]
             struct.pack_into(form, self._shared, place, value)
 
 
-def _is_passed(loader, loop):
+def _is_passed(loader: Any, loop: Iteration) -> bool:
     """Whether the indices that the sampler gives next are passed over; after another number of them
     none are.
     """
@@ -269,7 +290,7 @@ class Batch:
     it stands for.
     """
 
-    def __init__(self, batch, index=()):
+    def __init__(self, batch: Any, index: Any = ()) -> None:
         tensors = [each for each in batches.tensors(batch) if hasattr(each, "_version")]
         self._tensors = [(each, _written(each)) for each in tensors]
         self._numbers = [each for each in tensors if _is_index(each, index)]
@@ -279,23 +300,23 @@ class Batch:
         except Exception:  # a class of the script's
             self._batch = None
 
-    def is_as_it_was(self):
+    def is_as_it_was(self) -> bool:
         """Whether it can be given again: nobody has written to it."""
         return self._batch is not None and all(
             _written(each) == known for each, known in self._tensors
         )
 
-    def again(self, index=()):
+    def again(self, index: Any = ()) -> Any:
         """Return it in containers of its own, as the batch of these samples."""
         return self._in_containers(
             self._batch, {id(each): each.new_tensor(index) for each in self._numbers}
         )
 
-    def _in_containers(self, batch, instead):
+    def _in_containers(self, batch: Any, instead: dict[int, Any]) -> Any:
         return copy.deepcopy(batch, {**{id(each): each for each, _ in self._tensors}, **instead})
 
 
-def _is_index(tensor, index):
+def _is_index(tensor: Tensor, index: Any) -> bool:
     """Whether these are the numbers of the samples of a batch."""
     if not isinstance(index, (list, tuple)) or not index:  # a script's own sampler may give others
         return False
@@ -303,7 +324,7 @@ def _is_index(tensor, index):
     return alike and not tensor.is_sparse and not tensor.is_cuda and tensor.tolist() == list(index)
 
 
-def _written(tensor):
+def _written(tensor: Tensor) -> tuple[int, bool, bool]:
     """Return what shows whether a script has changed a tensor of a batch."""
     return (
         tensor._version,
@@ -312,12 +333,12 @@ def _written(tensor):
     )  # torch warns of others
 
 
-def is_worker():
+def is_worker() -> bool:
     """Whether this process draws for another one."""
     return sys.modules["torch.utils.data._utils.worker"].get_worker_info() is not None
 
 
-def unwatched(fetch):
+def unwatched(fetch: Function) -> Function:
     """Return what draws without a look at the values of tensors (`values/rules`), which takes
     longer than to make them.
 
@@ -329,14 +350,14 @@ def unwatched(fetch):
         native, "_ExcludeDispatchKeyGuard", contextlib.nullcontext
     )  # torch/_C/__init__.pyi, 2.4 to 2.15
 
-    def drawn(fetcher, index):
+    def drawn(fetcher: Any, index: Any) -> Any:
         with without(keys):
             return fetch(fetcher, index)
 
     return drawn
 
 
-def attributes(dataset):
+def attributes(dataset: Any) -> list[tuple[str, Any]]:
     """Return the plain attributes of a data set and of what it is made of: numbers, words, few of
     them, shared ones.
     """
@@ -351,7 +372,7 @@ def attributes(dataset):
     return found
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """Return what tells whether an attribute was changed; None of what is too much for it."""
     if isinstance(value, _SIMPLE):
         return value
@@ -370,5 +391,5 @@ def _plain(value):
     return None
 
 
-def _elements(array):
+def _elements(array: Any) -> int:
     return array.numel() if hasattr(array, "numel") else getattr(array, "size", MOST_PLAIN + 1)

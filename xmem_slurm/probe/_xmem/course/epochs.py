@@ -13,6 +13,13 @@ epochs, and so does a loop that is cut short where none of its kind was seen who
 of sight is what hangs on a number of steps that neither of them came to.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _xmem.annotations import LoopKind
+
 EPOCHS = 2
 """So many whole epochs without anything new, after the one in which there was something..."""
 STEPS = 1_000
@@ -26,7 +33,7 @@ an epoch."""
 class Epochs:
     """The epochs of one process: `whole` ones, then those that were `cut` short."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.whole = self.cut = 0
         self.trusted = False
         """Whether the whole ones stand for those to come: once loops are cut short, and until
@@ -37,9 +44,9 @@ class Epochs:
         self._between = False  # an epoch has ended, and the first step of the next is not done
         self._peak = 0
         # kinds of loops over data that were seen whole, and whether steps were made in them
-        self._loops = {}
+        self._loops: dict[LoopKind, bool] = {}
 
-    def stepped(self, met, peak):
+    def stepped(self, met: bool, peak: int) -> None:
         """Count a step; `met`: it was like an earlier one, and so many bytes were allocated at the
         most so far.
         """
@@ -49,19 +56,19 @@ class Epochs:
             self._renew()
         self._between = False
 
-    def reached(self, peak):
+    def reached(self, peak: int) -> None:
         """So many bytes were allocated at the most so far."""
         if self._is_news(peak):
             self._peak = peak
             self._renew()
 
-    def _is_news(self, peak):
+    def _is_news(self, peak: int) -> bool:
         return peak > self._peak * (1 + SLIGHT)
 
-    def _renew(self):
+    def _renew(self) -> None:
         self._alike, self._steps, self.trusted = 0 if self._between else -1, 0, False
 
-    def ended(self, kind, trains, cut):
+    def ended(self, kind: LoopKind, trains: bool, cut: bool) -> None:
         """A loop of this kind has ended, or was `cut` short; `trains`: steps were made in it, so it
         is an epoch.
         """
@@ -75,31 +82,31 @@ class Epochs:
             self.whole += not cut
             self._alike += not cut
 
-    def stop(self):
+    def stop(self) -> None:
         """From here on loops are cut short: what was seen stands for the rest, or it does not."""
         self.trusted = self.are_alike()
 
-    def are_alike(self):
+    def are_alike(self) -> bool:
         """Whether so much was seen without anything new that the rest can be taken for the same."""
         return self._alike >= EPOCHS and self._steps >= STEPS
 
-    def known_loops(self):
+    def known_loops(self) -> dict[LoopKind, bool]:
         """Return the kinds of loops that were seen whole, in epochs that stand for the rest, and
         whether they train.
         """
         return self._loops if self.trusted else {}
 
-    def stand_to_the_end(self, peak):
+    def stand_to_the_end(self, peak: int) -> bool:
         """Whether they stand for the rest of a script that has ended, with so many bytes allocated
         at the most.
         """
         return self.trusted and not self._is_news(peak)
 
-    def seen(self):
+    def seen(self) -> tuple[int, int] | None:
         """Return how many were whole, of how many; None where there was none."""
         return (self.whole, self.whole + self.cut) if self.whole + self.cut else None
 
-    def words(self):
+    def words(self) -> str:
         """Say what stands for what."""
         text = (
             "{:,} whole epochs, nothing new in the last {:,} of them nor in the {:,} that were "
