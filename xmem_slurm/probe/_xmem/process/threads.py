@@ -38,7 +38,7 @@ class OtherThreads:
         self._met, self._idle = weakref.WeakSet(), set()
         self._steps, self._spent, self._work_ahead = 0, 0.0, False
 
-    def go_on(self, served: Callable[[], int]) -> None:
+    def go_on(self, served: Callable[[], object]) -> None:
         """Wait, if there are any, until they do not change what `served` returns, how much was
         allocated so far.
         """

@@ -5,10 +5,18 @@ process has made: others in a dry run, where kernels are not compiled, and in an
 Python or of a package.
 """
 
+from __future__ import annotations
+
 import functools
 import gc
 import os
 import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from _xmem.annotations import Note
 
 LEAST = 0.01
 """Of the peak: less is none."""
@@ -22,12 +30,14 @@ class Garbage:
     script's may be within torch, as in a backward pass, and give back what is no garbage.
     """
 
-    def __init__(self):
-        self._allocated = self._pid = self._thread = None
+    def __init__(self) -> None:
+        self._allocated: Any = None
+        self._pid: int | None = None
+        self._thread: int | None = None
         self._asked = 0
         self._before = self._most = 0
 
-    def watch(self, allocated):
+    def watch(self, allocated: Callable[[], int]) -> None:
         """Look at each collection from now on; `allocated` says how many bytes are.
 
         A forked child must not ask: torch's lock may have been taken as it was forked.
@@ -36,13 +46,13 @@ class Garbage:
         gc.callbacks.append(self._collecting)
         gc.collect = self._asked_for(gc.collect)
 
-    def _asked_for(self, collect):
+    def _asked_for(self, collect: Callable[..., int]) -> Callable[..., int]:
         """Return what takes the place of gc.collect: what a script asks for comes on a GPU where it
         comes here.
         """
 
         @functools.wraps(collect)
-        def asked(*args, **kwargs):
+        def asked(*args: Any, **kwargs: Any) -> int:
             self._asked += 1
             try:
                 return collect(*args, **kwargs)
@@ -51,14 +61,14 @@ class Garbage:
 
         return asked
 
-    def _collecting(self, phase, about):
+    def _collecting(self, phase: str, about: Mapping[str, int]) -> None:
         if about["generation"] and not self._asked and os.getpid() == self._pid and self._works():
             if phase == "start":
                 self._before = self._allocated()
             else:
                 self._most = max(self._most, self._before - self._allocated())
 
-    def _works(self):
+    def _works(self) -> bool:
         """Whether this thread is the one that CUDA began in, or one of torch's own, which its
         backward passes are in.
 
@@ -66,10 +76,10 @@ class Garbage:
         anywhere.
         """
         thread = threading.get_ident()
-        known = threading._active.get(thread)
+        known = threading._active.get(thread)  # type: ignore[attr-defined]
         return thread == self._thread or known is None or isinstance(known, threading._DummyThread)
 
-    def doubt(self, note, peak):
+    def doubt(self, note: Note, peak: int) -> None:
         """Say how much it was; the peak may have it once more."""
         if self._most > LEAST * peak:
             note("garbage", "%d MiB" % (self._most >> 20), share=self._most / peak)

@@ -17,13 +17,28 @@ what was allocated and freed between the two would be lost. So torch forgets at 
 interval, where nobody allocates, and is read on from where it was read to before.
 """
 
+from __future__ import annotations
+
 import bisect
 import collections
 import inspect
 import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.record.pools import Pools
 from _xmem.record.served import RISE, risen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import AllocatedBlocks, DevicePeaks, HistoryEntry, Note, ServedNote
+    from _xmem.record.sites import Sites
+    from _xmem.repeat.calls import Calls
+    from _xmem.repeat.journal import Journal
+
+    IntervalKind = tuple[tuple[int, ...], ...]
+    """How much each device served in an interval."""
 
 QUIET = 8
 """After so many intervals without a new peak, or..."""
@@ -59,6 +74,14 @@ _ENTRIES = ("alloc", *_FREED, "segment_free", "segment_unmap")
 """What a trace is read from, of all that torch notes; what moved is added (xmem_slurm/trace.py)."""
 
 
+class _HistoryMark(NamedTuple):
+    """A point between two allocations; `counts` is how many each device had served."""
+
+    kind: str
+    counts: Sequence[int]
+    seconds: float
+
+
 class _Piece:
     """A stretch of one device's history, and how many allocations that device had served by its
     end.
@@ -70,13 +93,20 @@ class _Piece:
     """
 
     def __init__(
-        self, entries, numbers, sites, served, *, record=frozenset(), interval=slice(0, 0)
-    ):
+        self,
+        entries: list[HistoryEntry],
+        numbers: list[int],
+        sites: list[int],
+        served: int,
+        *,
+        record: frozenset[str] = frozenset(),
+        interval: slice = slice(0, 0),
+    ) -> None:
         self.entries, self.numbers, self.sites = entries, numbers, sites
         self.served, self.record, self.interval = served, record, interval
         self.repeats = 0
 
-    def rows(self):
+    def rows(self) -> list[HistoryEntry]:
         """Return its entries as they stand in a trace."""
         length, end = self.interval.stop - self.interval.start, self.interval.stop
         if not self.repeats or not length:
@@ -84,7 +114,7 @@ class _Piece:
         left_out = ("left_out", self.repeats, length, 0)
         return [*self.entries[:end], left_out, *self.entries[end:]]
 
-    def joined(self, other):
+    def joined(self, other: _Piece) -> _Piece:
         """Return both as one, without the allocations that are freed in it."""
         entries = self.entries + other.entries
         made, gone, moving = {}, set(), []
@@ -119,50 +149,47 @@ class History:
     `sites` says where allocations came from. Unless it `may_fold`, everything is kept.
     """
 
-    def __init__(self, sites, may_fold, journal):
+    def __init__(self, sites: Sites, may_fold: bool, journal: Journal) -> None:
         self._may_fold, self._journal = may_fold, journal
-        self.reader = None
+        self.reader: Calls | None = None
         """Takes what it wants of torch's notes before they are forgotten: see `repeat/calls`; None:
         nobody does."""
         self._sites, self._pools = sites, Pools()
-        self._snapshot = self._clear = None
-        self._pieces = {}  # device: its pieces, in order
-        self._kept = collections.Counter()  # how many allocations of each device these have
-        self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
-        self._marks, self._new_marks = (
-            [],
-            [],
-        )  # (kind, counts, seconds); those since the last boundary
-        self._kinds, self._asked = (
-            {},
-            set(),
-        )  # kind: (the highest level that one was kept from, how many were kept)
-        self._whole = (
-            set()
-        )  # kinds of which one was kept whole: all that was noted from its begin to its end
-        self._repeated = (
-            None,
-            (),
-        )  # the kind of the last interval, if it was kept whole or like that; and that one
+        self._snapshot: Any = None
+        self._clear: Callable[[], None] | None = None
+        self._pieces: dict[int, list[_Piece]] = {}  # device: its pieces, in order
+        # how many allocations of each device these have
+        self._kept: collections.Counter[int] = collections.Counter()
+        # device: what is allocated at the end of them, in the form of `_allocated`
+        self._live: dict[int, AllocatedBlocks] = {}
+        self._marks: list[_HistoryMark] = []
+        self._new_marks: list[_HistoryMark] = []  # those since the last boundary
+        # kind: (the highest level that one was kept from, how many were kept)
+        self._kinds: dict[IntervalKind, tuple[int, int]] = {}
+        self._asked: set[IntervalKind] = set()
+        # kinds of which one was kept whole: all that was noted from its begin to its end
+        self._whole: set[IntervalKind] = set()
+        # the kind of the last interval, if it was kept whole or like that; and that one
+        self._repeated: tuple[IntervalKind | None, Sequence[_Piece]] = None, ()
         self._begins = False  # whether torch's notes begin where this interval does
         self._highest = 0  # the highest level that any was kept from
         self._level = 0  # bytes allocated at the last boundary
-        self._totals = {}  # at the last boundary
-        self._peaks = {}  # above which one is new
-        self._rose = (
-            False  # whether one was, when notes were last taken in the middle of this interval
-        )
-        self._record = {}  # at the end of the last piece
-        self._forgotten = []  # how many allocations each device had served when torch last forgot
-        self._read = {}  # device: how many of torch's notes were read since
+        self._totals: dict[int, tuple[int, ...]] = {}  # at the last boundary
+        self._peaks: DevicePeaks = {}  # above which one is new
+        # whether one was, when notes were last taken in the middle of this interval
+        self._rose = False
+        self._record: DevicePeaks = {}  # at the end of the last piece
+        # how many allocations each device had served when torch last forgot
+        self._forgotten: list[int] = []
+        self._read: dict[int, int] = {}  # device: how many of torch's notes were read since
         self.intervals = self._quiet = 0
         """How many intervals have ended."""
         self.folds = False
         """Whether intervals that are not new are thrown away."""
-        self.settings = None
+        self.settings: str | None = None
         """The allocator's settings, as torch last said them."""
 
-    def begin(self, torch, frames=False):
+    def begin(self, torch: ModuleType, frames: bool = False) -> None:
         """Have torch note all allocations from here on, each with the Python frames that it was
         asked for in or not.
         """
@@ -177,7 +204,7 @@ class History:
             "stacks": "python",
         }
 
-        def clear():
+        def clear() -> None:
             if clears:
                 record(clear_history=True, **wanted)
             else:  # torch 2.4
@@ -191,22 +218,28 @@ class History:
         )  # a script's own call would end our recording
 
     @property
-    def recording(self):
+    def recording(self) -> bool:
         """Whether torch notes allocations."""
         return self._clear is not None
 
-    def mark(self, kind, counts, seconds):
+    def mark(self, kind: str, counts: Sequence[int], seconds: float) -> None:
         """Note a point between two allocations; `counts` is how many each device had served."""
-        self._new_marks.append((kind, counts, seconds))
+        self._new_marks.append(_HistoryMark(kind, counts, seconds))
 
     @property
-    def repeats(self):
+    def repeats(self) -> bool:
         """Whether the last interval was like the one before it, and intervals that are not new are
         thrown away.
         """
         return self.folds and any(piece.repeats for piece in self._repeated[1])
 
-    def boundary(self, counts, totals, peaks, level):
+    def boundary(
+        self,
+        counts: Sequence[int],
+        totals: dict[int, tuple[int, ...]],
+        peaks: DevicePeaks,
+        level: int,
+    ) -> bool:
         """An interval has ended: keep it, or forget it. Return whether one before it asked for as
         much.
 
@@ -273,30 +306,32 @@ class History:
         self.folds = self.folds or begins
         return met
 
-    def _is_wanted(self):
+    def _is_wanted(self) -> bool:
         return self.reader is not None and self.reader.waits
 
-    def _show(self, notes, sites):
+    def _show(self, notes: list[dict[str, Any]], sites: list[int]) -> None:
         """Have the reader take what it wants of torch's notes, while nobody allocates."""
+        assert self.reader is not None
         self.reader.read(_served(notes, sites), self.reader.position())
 
-    def untaken(self, counts):
+    def untaken(self, counts: Sequence[int]) -> int:
         """Return how many allocations torch holds notes of."""
         return sum(counts) - sum(self._forgotten)
 
-    def _forget(self, counts, at_rest=True):
+    def _forget(self, counts: Sequence[int], at_rest: bool = True) -> None:
         """Have torch forget what it noted."""
+        assert self._clear is not None
         self._begins = at_rest
         self._clear()
         self._sites.forget()
         self._journal.forget()
         if len(self._marks) < MOST_MARKS:
-            self._marks += [mark for mark in self._new_marks if mark[0] in _LASTING]
+            self._marks += [mark for mark in self._new_marks if mark.kind in _LASTING]
         self._new_marks.clear()
         self._read.clear()
         self._forgotten = list(counts)
 
-    def take(self, counts, peaks, at_rest=False):
+    def take(self, counts: Sequence[int], peaks: DevicePeaks, at_rest: bool = False) -> None:
         """Keep what torch noted since the last time. `at_rest` is whether nobody allocates
         meanwhile.
 
@@ -322,7 +357,14 @@ class History:
             self._journal.awaited.clear()
         self._peaks = self._record = dict(peaks)
 
-    def _keep(self, device, notes, sites, allocated, record):
+    def _keep(
+        self,
+        device: int,
+        notes: list[dict[str, Any]],
+        sites: list[int],
+        allocated: AllocatedBlocks,
+        record: frozenset[str],
+    ) -> None:
         """Keep those of torch's notes that were not read before, and what was missed between them
         and the last.
 
@@ -349,13 +391,14 @@ class History:
         number = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
         unnoted = sum(entry[0] == "alloc" for entry in missed)
         numbers, of = [number - 1] * unnoted, [0] * unnoted
-        sites, over = iter(sites[before:]), set()  # of what torch says here, and not where it was
+        of_sites = iter(sites[before:])
+        over: set[int | None] = set()  # of what torch says here, and not where it was
         for entry in noted:
             if entry[0] != "alloc":
                 if entry[1] not in over:
                     entries.append(entry)
                 continue
-            site = next(sites)
+            site = next(of_sites)
             over.discard(entry[1])
             if (
                 entry[1] in awaited
@@ -384,11 +427,11 @@ class History:
         if self._may_fold and self.allocations(device) > MOST:
             self._shorten(device)
 
-    def allocations(self, device):
+    def allocations(self, device: int) -> int:
         """Return how many allocations of a device are kept."""
         return self._kept[device]
 
-    def _shorten(self, device):
+    def _shorten(self, device: int) -> None:
         """Keep of pieces that hold no peak what outlives them; neighbours become one."""
         first, *pieces = self._pieces[device]
         holders = {name: piece for piece in pieces for name in piece.record}.values()
@@ -403,7 +446,7 @@ class History:
         self._pieces[device] = short
         self._kept[device] = sum(len(piece.numbers) for piece in short)
 
-    def add(self, device, size):
+    def add(self, device: int, size: int) -> tuple[int, int, int]:
         """Add an allocation that the script did not make, after the last that was kept; return what
         `drop` takes.
         """
@@ -415,17 +458,17 @@ class History:
         self._kept[device] += 1
         return entry[1:]
 
-    def drop(self, device, added):
+    def drop(self, device: int, added: tuple[int, int, int]) -> None:
         """Free what was added."""
         self._pieces[device][-1].entries += [(action, *added) for action in _FREED]
 
     # -- what a trace says of it -------------------------------------------------------------------
 
-    def devices(self):
+    def devices(self) -> list[int]:
         """Return the devices that were used, and in any case the first."""
         return sorted({0, *self._pieces})
 
-    def columns(self, device):
+    def columns(self, device: int) -> dict[str, list[Any]]:
         """Return `events` of a trace."""
         entries = [row for piece in self._pieces.get(device, ()) for row in piece.rows()]
         return {
@@ -435,29 +478,29 @@ class History:
             "stream": self._pools.streams(device, entries),
         }
 
-    def sites(self, device):
+    def sites(self, device: int) -> list[int]:
         """Return the number of the site of each allocation."""
         return [site for piece in self._pieces.get(device, ()) for site in piece.sites]
 
-    def whole_until(self, device):
+    def whole_until(self, device: int) -> int | None:
         """Return how many allocations come before the first that is left out; None: none is."""
         numbers = (number for piece in self._pieces.get(device, ()) for number in piece.numbers)
         return next((kept for kept, number in enumerate(numbers) if kept != number), None)
 
-    def marks(self, device):
+    def marks(self, device: int) -> list[dict[str, Any]]:
         """Return `marks` of a trace."""
         place = self.places(device)
         return [
-            {"kind": kind, "allocations": place(counts[device]), "seconds": seconds}
-            for kind, counts, seconds in self._marks
+            {"kind": mark.kind, "allocations": place(mark.counts[device]), "seconds": mark.seconds}
+            for mark in self._marks
         ]
 
-    def places(self, device):
+    def places(self, device: int) -> Callable[[int], int]:
         """Return what says, of how many allocations that were served, how many are kept."""
         numbers = [number for piece in self._pieces.get(device, ()) for number in piece.numbers]
         return lambda served: bisect.bisect_left(numbers, served)
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what is doubted of its memory pools."""
         self._pools.doubt(note)
 
@@ -466,11 +509,11 @@ _NOWHERE = 1 << 62
 """An address that no device gives out."""
 
 
-def _raised(before, now):
+def _raised(before: dict[str, int], now: dict[str, int]) -> frozenset[str]:
     return frozenset(name for name in now if now[name] > before.get(name, 0))
 
 
-def _allocated(segments, device):
+def _allocated(segments: list[dict[str, Any]], device: int) -> AllocatedBlocks:
     """Return {address: (size, stream, whether it waits for other streams to be freed)} of a
     snapshot's segments.
     """
@@ -487,7 +530,7 @@ def _allocated(segments, device):
     }
 
 
-def _served(notes, sites):
+def _served(notes: list[dict[str, Any]], sites: Iterable[int]) -> list[ServedNote]:
     """Return (action, address, size, stream, site) of allocations and completed frees."""
     sites = iter(sites)
     return [
@@ -503,7 +546,7 @@ def _served(notes, sites):
     ]
 
 
-def _undone(entries, allocated):
+def _undone(entries: list[HistoryEntry], allocated: AllocatedBlocks) -> AllocatedBlocks:
     """Return what was allocated before these entries, if that is what is after them."""
     before = dict(allocated)
     for action, address, size, stream in reversed(entries):
@@ -514,7 +557,7 @@ def _undone(entries, allocated):
     return before
 
 
-def _done(before, entries):
+def _done(before: AllocatedBlocks, entries: list[HistoryEntry]) -> AllocatedBlocks:
     """Return what is allocated after these entries.
 
     What a snapshot says of it may be newer: torch copies its notes first, and other threads go on
@@ -531,7 +574,7 @@ def _done(before, entries):
     return after
 
 
-def difference(before, after):
+def difference(before: AllocatedBlocks, after: AllocatedBlocks) -> list[HistoryEntry]:
     """Return entries that lead from what was allocated to what is."""
     same = {
         address
@@ -540,7 +583,7 @@ def difference(before, after):
     }
     gone = {address: known for address, known in before.items() if address not in same}
     came = {address: now for address, now in after.items() if address not in same}
-    alike = {}
+    alike: dict[tuple[int, int, bool], list[int]] = {}
     for address, (size, stream, waits) in came.items():
         alike.setdefault((size, stream, waits), []).append(address)
     moved = [
@@ -556,14 +599,13 @@ def difference(before, after):
     entries += [("moved_from", old, size, stream) for old, _, size, stream in moved]
     entries += [("moved_to", new, size, stream) for _, new, size, stream in moved]
     entries += [("alloc", address, size, stream) for address, (size, stream, _) in came.items()]
-    new = came.keys() | {
-        address for address in same if not before[address][2]
-    }  # what moved waited before, too
-    waiting = [address for address, now in after.items() if now[2] and address in new]
+    # what moved waited before, too
+    fresh = came.keys() | {address for address in same if not before[address][2]}
+    waiting = [address for address, now in after.items() if now[2] and address in fresh]
     return entries + [("free_requested", address, *after[address][:2]) for address in waiting]
 
 
-def _goes_on(known, now):
+def _goes_on(known: tuple[int, int, bool], now: tuple[int, int, bool]) -> bool:
     """Whether what was allocated may be what is: of one size and stream; and what waited to be free
     is not in use.
     """

@@ -6,9 +6,15 @@ here, and large checkpoints, which are mapped here and read there. Mapped files 
 processes of a node share them, and the kernel may drop them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import mmap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CHANGE = 1 / 32
 """By so much what is mapped must have changed before those are looked at again, which takes a
@@ -18,18 +24,18 @@ millisecond for each GiB: what is found is right to that."""
 class HostMemory:
     """The most that was found, in bytes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.most = 0
-        self._left_out = {}  # where it begins: (bytes, whether a file backs it)
+        self._left_out: dict[int, tuple[int, bool]] = {}  # where it begins: (bytes, whether a file backs it)
         self._missing = self._mapped = self._of_workers = 0
         self._mincore = ctypes.CDLL(None).mincore
 
-    def leaves_out(self, begin, size, in_file=False):
+    def leaves_out(self, begin: int, size: int, in_file: bool = False) -> None:
         """Of memory of so many bytes from there on the job has all, as long as it is mapped."""
         self._left_out[begin] = size, in_file
         self._mapped = 0
 
-    def look(self):
+    def look(self) -> None:
         """See whether it is more than before; where the script has most of it: as weights leave,
         and at a step.
         """
@@ -42,7 +48,7 @@ class HostMemory:
             own = (resident - of_files) * mmap.PAGESIZE
             self.most = max(self.most, own + self._missing + self._of_workers)
 
-    def drawn_by(self, workers, number, batch_bytes):
+    def drawn_by(self, workers: Sequence[int], number: int, batch_bytes: int) -> None:
         """Count what the workers of a data loader hold: `number` of them in the job, each as much
         as the largest of these (process numbers) has for itself, and batches of so many bytes that
         are on the way.
@@ -51,7 +57,7 @@ class HostMemory:
             each = max(map(_private, workers))
             self._of_workers = max(self._of_workers, number * (each + batch_bytes))
 
-    def _not_resident(self):
+    def _not_resident(self) -> int:
         """Return how many bytes of what was left out are not in memory; what is gone is
         forgotten.
         """
@@ -69,7 +75,7 @@ class HostMemory:
         return missing
 
 
-def _private(process):
+def _private(process: int) -> int:
     """Return the bytes that a process shares with no other: of a fork, what was written since."""
     with open("/proc/%d/smaps_rollup" % process, "rb") as file:
         rows = [line.split() for line in file]

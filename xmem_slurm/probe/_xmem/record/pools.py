@@ -6,7 +6,13 @@ here as a stream of its own. The stand-in device gives no address out twice, so 
 tells its pool for good.
 """
 
+from __future__ import annotations
+
 import bisect
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _xmem.annotations import HistoryEntry, Note
 
 _COMMON = (0, 0)
 
@@ -14,10 +20,10 @@ _COMMON = (0, 0)
 class Pools:
     """The segments of private pools seen so far, by device."""
 
-    def __init__(self):
-        self._segments = {}  # device: {address: (end, pool)}
+    def __init__(self) -> None:
+        self._segments: dict[int, dict[int, tuple[int, Any]]] = {}  # device: {address: (end, pool)}
 
-    def look(self, segments):
+    def look(self, segments: list[dict[str, Any]]) -> None:
         """Note what torch's snapshot says of its segments."""
         for segment in segments:
             pool = tuple(segment.get("segment_pool_id", _COMMON))
@@ -25,7 +31,7 @@ class Pools:
                 end = segment["address"] + segment["total_size"]
                 self._segments.setdefault(segment["device"], {})[segment["address"]] = (end, pool)
 
-    def streams(self, device, entries):
+    def streams(self, device: int, entries: list[HistoryEntry]) -> list[int]:
         """Return the streams of entries (action, address, size, stream); that of a private pool is
         negative.
         """
@@ -33,9 +39,9 @@ class Pools:
         if not segments:
             return [stream for _, _, _, stream in entries]
         starts = sorted(segments)
-        numbers = {}
+        numbers: dict[tuple[Any, int], int] = {}
 
-        def pooled(address, stream):
+        def pooled(address: int, stream: int) -> int:
             at = bisect.bisect_right(starts, address) - 1
             end, pool = segments[starts[at]] if at >= 0 else (0, None)
             if address >= end:
@@ -44,7 +50,7 @@ class Pools:
 
         return [pooled(address, stream) for _, address, _, stream in entries]
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say that there are such pools."""
         pools = {pool for segments in self._segments.values() for _, pool in segments.values()}
         if pools:

@@ -2,11 +2,14 @@
 xmem_slurm/trace.py).
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
 from _xmem import patches
 from _xmem.advice import JobChange
@@ -34,6 +37,12 @@ from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
 from _xmem.values.known_values import KnownValues
 from _xmem.values.reads import Reads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from _xmem.annotations import Environ, Function, Note, Optimizer
+    from _xmem.process.times import Times
 
 SCHEMA_VERSION = 1
 TAGGED_STEPS = 32
@@ -66,8 +75,8 @@ class Recorder(ProbeEngine):
     With a budget that is limited a process ends once it is steady; without, it runs to its end.
     """
 
-    def __init__(self, environ, times):
-        self._settings = {}
+    def __init__(self, environ: Environ, times: Times) -> None:
+        self._settings: dict[str | None, str | None] = {}
         self._course = Course(self, environ)
         self._journal = Journal()
         self._served, self._streams, self._reads, self._garbage = (
@@ -76,13 +85,19 @@ class Recorder(ProbeEngine):
             Reads(),
             Garbage(),
         )
-        self._calls = self._known = self._rank = self._triton = self._advice = self._training = None
+        # until torch is there
+        self._calls: Calls = None  # type: ignore[assignment]
+        self._known: KnownValues = None  # type: ignore[assignment]
+        self._rank: LoneRank | None = None
+        self._triton: Triton | None = None
+        self._advice: JobChange | None = None
+        self._training: TrainingSeen | None = None
         self.loops = 0
         """How many evaluations, and loops over data, the script has begun."""
         super().__init__(environ, times)
-        self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
+        self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE", ""), ())
 
-    def _begin(self):
+    def _begin(self) -> None:
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
@@ -95,7 +110,7 @@ class Recorder(ProbeEngine):
 
     # -- around `import torch` ---------------------------------------------------------------------
 
-    def before_torch(self, folder):
+    def before_torch(self, folder: str) -> None:
         """Map the stand-ins, or end this process: without them torch would compute for real on a
         login node's CPU.
         """
@@ -109,7 +124,7 @@ class Recorder(ProbeEngine):
         self._choose_allocator()
         self.write("importing")
 
-    def _choose_allocator(self):
+    def _choose_allocator(self) -> None:
         """Take torch's own allocator in place of CUDA's, which it cannot record; the trace says
         what the job chose.
         """
@@ -119,7 +134,7 @@ class Recorder(ProbeEngine):
                 os.environ[name] = chosen.replace("cudaMallocAsync", "native")
                 self._settings = {os.environ[name]: chosen}
 
-    def _parts(self):
+    def _parts(self) -> dict[str, Any]:
         """Return what hooks in, by the names of `patches`."""
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
@@ -156,37 +171,38 @@ class Recorder(ProbeEngine):
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
 
-    def level(self):
+    def level(self) -> int:
         """Return the bytes that are allocated now, with those of skipped calls."""
         return self._served.current() + self._journal.allocated
 
-    def reads_unexplained(self):
+    def reads_unexplained(self) -> int:
         """Return how much oftener the host has read zeros than values were asked for."""
         return self._reads.count - self._known.reads
 
-    def drawn_by(self, workers, number, batch_bytes):
+    def drawn_by(self, workers: list[int], number: int, batch_bytes: int) -> None:
         """Workers of a data loader hold host memory (`record/host`)."""
         self._host.drawn_by(workers, number, batch_bytes)
 
-    def _host_memory(self):
+    def _host_memory(self) -> HostMemory:
         return self._host  # of a fork it is another one
 
-    def _hooked(self):
+    def _hooked(self) -> None:
         if self._rank is not None:
             self._rank.begin()
         if "values" not in self._away:
             self._known.begin()
         if "reads" not in self._away:
+            assert self._runtime is not None
             self._reads.watch(self._torch, self._runtime)
 
-    def begun_with_cuda(self, lazy_call, _owner):
+    def begun_with_cuda(self, lazy_call: Function, _owner: object) -> Function:
         """Nothing is recorded before CUDA is first used, so that forking stays as safe as it
         was.
         """
         lazy_call(self._start)
         return lazy_call
 
-    def _start(self):
+    def _start(self) -> None:
         """Record from here on: CUDA is used."""
         try:
             self._history.begin(self._torch, self._environ.get("XMEM_SITES") == "frames")
@@ -206,7 +222,7 @@ class Recorder(ProbeEngine):
     # -- while the job runs ------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _within_backward(self):
+    def _within_backward(self) -> Iterator[None]:
         self.mark("backward")
         self._backwards = True
         self._since_step += 1
@@ -216,14 +232,16 @@ class Recorder(ProbeEngine):
         finally:
             self.mark("backward_end")
 
-    def mark(self, kind):
+    def mark(self, kind: str) -> None:
         """Note that something begins or ends here, or is done (`marks` of a trace); where steps
         repeat others not.
         """
         if self._history.recording and not (self._history.repeats and kind in PASSES):
             self._history.mark(kind, self._served.look(), time.monotonic())
 
-    def _after_step(self, optimizer, _args, _kwargs):
+    def _after_step(
+        self, optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> None:
         """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
         if not self._history.recording or self._finished or getattr(optimizer, "optimizers", None):
             return  # of several (torchtitan's OptimizersContainer) each has told of its own step
@@ -241,6 +259,7 @@ class Recorder(ProbeEngine):
             if (
                 self._journal.numbers == self._skipped
             ):  # else the GPU was given less to do than a step is
+                assert self._runtime is not None
                 self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
             self._since_step, self._skipped = 0, self._journal.numbers
         if number <= TAGGED_STEPS or grew:
@@ -254,7 +273,7 @@ class Recorder(ProbeEngine):
         if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
 
-    def _boundary(self, counts):
+    def _boundary(self, counts: list[int]) -> bool:
         """The script has come round: a step, or a batch without one. Tell whether it was like an
         earlier round.
         """
@@ -263,12 +282,12 @@ class Recorder(ProbeEngine):
                 counts, self._served.totals, self._served.peaks, self._served.allocated
             )
 
-    def fetching(self):
+    def fetching(self) -> None:
         """A batch is asked for; no step was made since the last one."""
         if self._history.recording and not self._finished:
             self._came_round()
 
-    def again(self, last, evaluates):
+    def again(self, last: int | None, evaluates: bool) -> int:
         """A call comes, and the last of its kind came in round `last`; return the round that this
         one is in.
 
@@ -279,7 +298,7 @@ class Recorder(ProbeEngine):
             self._came_round()
         return self._history.intervals
 
-    def _came_round(self):
+    def _came_round(self) -> None:
         """The script has come round without a step; end where nothing new is to come."""
         self._boundary(self._served.look())
         if (
@@ -291,40 +310,40 @@ class Recorder(ProbeEngine):
             self._end_if_enough()
 
     @property
-    def interval(self):
+    def interval(self) -> int:
         """The number of the step, or the batch, that the script is in."""
         return self._history.intervals
 
-    def measures(self, *, shown=True):
+    def measures(self, *, shown: bool = True) -> None:
         """The script begins to evaluate, or another loop over data, as it has `shown` or not."""
         self.loops += shown
         self._known.metrics.measured(self.steps_made(), shown=shown)
 
-    def steps_made(self):
+    def steps_made(self) -> int:
         """Return how many steps were made, of all optimizers together."""
         return self._steps.all
 
-    def is_counted(self):
+    def is_counted(self) -> bool:
         """Whether what one step of training has the GPU do is known: two were made."""
         return self._steps.number >= COUNTED_STEPS
 
-    def _accumulates(self):
+    def _accumulates(self) -> bool:
         """Whether gradients are made for an optimizer that has not stepped: its state is to come,
         however late.
         """
         return self._backwards and bool(alive.made(self._torch.optim.Optimizer))
 
-    def allocated(self):
+    def allocated(self) -> int:
         """Return the bytes that are allocated, on all devices."""
         self._served.look()
         return self._served.allocated
 
-    def peak(self):
+    def peak(self) -> int:
         """Return the most bytes that were allocated on one device so far."""
         self._served.look()
         return self._served.peak()
 
-    def add(self, size):
+    def add(self, size: int) -> tuple[int, int, int]:
         """Add what the script would have kept on the GPU, had it not been cut short; return what
         `drop` takes.
         """
@@ -332,13 +351,13 @@ class Recorder(ProbeEngine):
             self._history.take(self._served.look(), self._served.peaks)
             return self._history.add(self._served.devices[0], size)
 
-    def drop(self, added):
+    def drop(self, added: tuple[int, int, int]) -> None:
         """Free what was added."""
         with self._lock:
             self._history.take(self._served.look(), self._served.peaks)
             self._history.drop(self._served.devices[0], added)
 
-    def _end_if_enough(self):
+    def _end_if_enough(self) -> None:
         if self._too_long():
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, self._course.clock.now()):
@@ -348,14 +367,15 @@ class Recorder(ProbeEngine):
         ):
             self.leave("steady")
 
-    def _watch(self):
+    def _watch(self) -> None:
         """Write the trace as soon as GPU memory is used, then more and more seldom; the last time
         as the budget ends.
 
         The script's own thread may not let go of the interpreter for minutes: what is not written
         by then is lost.
         """
-        pid, began, due = os.getpid(), None, float("inf")
+        pid, due = os.getpid(), float("inf")
+        began: float | None = None
         while not self._finished and os.getpid() == pid:
             time.sleep(LOOK_SECONDS)
             with contextlib.suppress(
@@ -370,7 +390,7 @@ class Recorder(ProbeEngine):
                     self.leave("budget")
                 elif self._course.overdue(self._course.clock.now()):
                     self.leave("steady")
-                elif now >= due:
+                elif began is not None and now >= due:
                     self.write("running")
                     cost = time.monotonic() - now
                     due = now + max(min(CHECKPOINT_SECONDS, now - began), 20 * cost)
@@ -379,10 +399,10 @@ class Recorder(ProbeEngine):
                         self._history.take(counts, self._served.peaks)
 
     @property
-    def _ends(self):
+    def _ends(self) -> bool:
         return self._budget.is_limited()
 
-    def _too_long(self):
+    def _too_long(self) -> bool:
         return (
             self._ends
             and max(map(self._history.allocations, self._history.devices())) > MOST_ALLOCATIONS
@@ -390,7 +410,7 @@ class Recorder(ProbeEngine):
 
     # -- the end of a process ----------------------------------------------------------------------
 
-    def in_child(self):
+    def in_child(self) -> None:
         """Forget the parent's run. CUDA cannot be used again after a fork, so the child of one that
         has is silent.
         """
@@ -398,7 +418,7 @@ class Recorder(ProbeEngine):
         self._begin()
         self._finished = recorded
 
-    def finish(self, state, error=None):
+    def finish(self, state: str, error: str | None = None) -> None:
         """Write the trace for the last time."""
         with self._lock:
             if self._is_over():
@@ -426,7 +446,7 @@ class Recorder(ProbeEngine):
             if self._rank is not None:
                 self._rank.ended()
 
-    def _only_infers(self):
+    def _only_infers(self) -> bool:
         """Whether memory was given back, as of activations, and no backward pass can follow; asked
         in its thread.
 
@@ -439,7 +459,7 @@ class Recorder(ProbeEngine):
         evaluated = self._course.evaluated_all() and not self._backwards
         return not self._unstepped or evaluated or not self._calls.failed
 
-    def write(self, state):
+    def write(self, state: str) -> None:
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever
         happens meanwhile.
         """
@@ -456,7 +476,7 @@ class Recorder(ProbeEngine):
                     "%s-%d.json.gz" % (self._file, device), self._trace(state, device)
                 )
 
-    def _trace(self, state, device):
+    def _trace(self, state: str, device: int) -> dict[str, Any]:
         """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
         hooked = [
@@ -500,7 +520,7 @@ class Recorder(ProbeEngine):
             else stand_ins.mallocs_before_launch(self._runtime, device),
         }
 
-    def _seen(self, device):
+    def _seen(self, device: int) -> dict[str, Any]:
         return {
             **self._course.seen,
             "steps": self._steps.number,
@@ -509,10 +529,10 @@ class Recorder(ProbeEngine):
             "skipped": 0 if self._calls is None else self._calls.skipped,
         }
 
-    def _rank_and_size(self):
+    def _rank_and_size(self) -> tuple[int, int]:
         return rank.rank_and_size() if self._rank is None else self._rank.rank_and_size()
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say what the stand-ins could not answer, and what was not seen of the script."""
         for row in [] if self._runtime is None else stand_ins.doubts(self._runtime):
             note(row["code"], row["detail"], row["count"])
@@ -530,7 +550,7 @@ class Recorder(ProbeEngine):
             note("never-stepped", "its optimizer made no step")
         self._history.doubt(note)
 
-    def _tries_plans(self):
+    def _tries_plans(self) -> bool:
         """Whether cuDNN's plans were asked for, of which a GPU would try all."""
         planned = (
             self._history.recording
@@ -539,5 +559,5 @@ class Recorder(ProbeEngine):
         )
         return bool(planned) and self._torch.backends.cudnn.benchmark
 
-    def _has_optimizer(self):
+    def _has_optimizer(self) -> bool:
         return self._steps.number > 0 or alive.any_made(self._torch.optim.Optimizer)

@@ -2,8 +2,18 @@
 script resets.
 """
 
+from __future__ import annotations
+
 import collections
 import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from _xmem.annotations import Device, DevicePeaks, Function
+    from _xmem.repeat.journal import Journal
 
 PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 MOST_RESETS = 1000
@@ -21,18 +31,24 @@ _TOTALS = (
 class Served:
     """The statistics of the devices of one process; those before a reset count on."""
 
-    def __init__(self, journal):
+    _since: dict[int, dict[str, int]]
+    _resets: collections.deque[dict[int, dict[str, int]]]
+    own: DevicePeaks
+    peaks: DevicePeaks
+    totals: dict[int, tuple[int, ...]]
+
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.clear()
 
-    def clear(self):
+    def clear(self) -> None:
         """Start as a process that has not used a device."""
-        self._torch = None
-        self._forgotten = {}
+        self._torch: Any = None
+        self._forgotten: dict[int, int] = {}
         self._resets, self._since = collections.deque(maxlen=MOST_RESETS), {}
-        self._told = {}
-        self.devices = (0,)
-        self.counts = [0]
+        self._told: DevicePeaks = {}
+        self.devices: Sequence[int] = (0,)
+        self.counts: list[int] = [0]
         """How many allocations each device had served when it was last asked."""
         self.allocated = 0
         """Bytes that were allocated then, on all of them."""
@@ -40,14 +56,14 @@ class Served:
         """By device: {peak: bytes}, torch's own and with what was skipped; (allocations, bytes,
         requested bytes, freed bytes) so far, with that, too."""
 
-    def begin(self, torch):
+    def begin(self, torch: ModuleType) -> None:
         """CUDA is in use from now on."""
         self._torch = torch
         # Not torch.cuda.device_count(): that reads CUDA_VISIBLE_DEVICES anew, which CUDA does once,
         # and for good.
         self.devices = range(torch._C._cuda_getDeviceCount())
 
-    def look(self):
+    def look(self) -> list[int]:
         """Ask torch; return `counts`."""
         if self._torch is None:
             return self.counts
@@ -72,40 +88,40 @@ class Served:
         self.counts, self.allocated = counts, allocated
         return counts
 
-    def between_resets(self, device):
+    def between_resets(self, device: int) -> list[dict[str, int]]:
         """Return the peaks of a device up to each reset of them, and since the last."""
         return [since[device] for since in (*self._resets, self._since) if device in since]
 
-    def grew(self):
+    def grew(self) -> bool:
         """Whether a peak has risen since this last said so."""
         grew = risen(self._told, self.peaks)
         if grew:
             self._told = dict(self.peaks)
         return grew
 
-    def peak(self):
+    def peak(self) -> int:
         """Return the most bytes that were ever allocated on one device."""
         return max((peaks["allocated_bytes"] for peaks in self.peaks.values()), default=0)
 
-    def current(self):
+    def current(self) -> int:
         """Return how many bytes are allocated now."""
         stats = map(self._torch._C._cuda_memoryStats, self.devices)
         return sum(each["allocated_bytes"]["all"]["current"] for each in stats)
 
-    def freed(self):
+    def freed(self) -> bool:
         """Whether anything was ever given back."""
         return any(
             self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"]
             for device in self.devices
         )
 
-    def asked(self, ask, _owner):
+    def asked(self, ask: Function, _owner: object) -> Function:
         """Around what tells a script of the allocator: calls that were skipped count in what is
         allocated.
         """
 
         @functools.wraps(ask)
-        def told(device=None):
+        def told(device: Device = None) -> dict[str, Any]:
             stats, skipped = ask(device), self._journal
             if skipped.numbers and self._index(device) == skipped.device:
                 for name in PEAKS:
@@ -117,7 +133,7 @@ class Served:
 
         return told
 
-    def _index(self, device):
+    def _index(self, device: Device) -> int:
         index = (
             device
             if isinstance(device, int) or device is None
@@ -125,11 +141,11 @@ class Served:
         )
         return self._torch.cuda.current_device() if index is None else index
 
-    def around_reset(self, reset, _owner):
+    def around_reset(self, reset: Function, _owner: object) -> Function:
         """Around what starts the allocator's statistics anew: what they were counts on."""
 
         @functools.wraps(reset)
-        def wrapped(*args, **kwargs):
+        def wrapped(*args: Any, **kwargs: Any) -> None:
             before = self.look()
             if "Peak" in reset.__name__:
                 self._resets.append(dict(self._since))
@@ -146,7 +162,7 @@ class Served:
         return wrapped
 
 
-def risen(before, now):
+def risen(before: DevicePeaks, now: DevicePeaks) -> bool:
     """Whether a peak of a device is higher than it was, by more than `RISE`."""
     return any(
         peak > RISE * before.get(device, {}).get(name, 0)

@@ -17,6 +17,8 @@ module that its neighbours have in common. Of models that run in several threads
 (nn.DataParallel) backward nodes are unknown.
 """
 
+from __future__ import annotations
+
 import bisect
 import contextlib
 import importlib
@@ -25,6 +27,14 @@ import sys
 import sysconfig
 import threading
 import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import CodeType, FrameType, ModuleType
+
+    from _xmem.annotations import Module
+    from _xmem.repeat.journal import Journal
 
 NOWHERE = 0
 """The number of the site of which nothing is known."""
@@ -39,34 +49,48 @@ _PROBE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
+class FoundSite(NamedTuple):
+    """A site; in place of a function it may have a backward node."""
+
+    file: str
+    line: int
+    function: str
+    module: str
+
+
 class Sites:
     """The sites of one process, and which allocation came from which."""
 
-    def __init__(self, journal):
+    _library: dict[int, CodeType]
+    _script: dict[int, CodeType]
+
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.found = [("", 0, "", "")]
-        """(file, line, function, module) of each site, by its number; in place of a function a
-        backward node."""
+        self.found: list[FoundSite] = [FoundSite("", 0, "", "")]
+        """By its number."""
         self.called_from = [NOWHERE]
         """For each site the number of the one that called it; of a backward node, its
         operator's."""
         self._lock = threading.Lock()
-        self._numbers = {}  # what a site is known by: its number
-        self._library, self._script = (
-            {},
-            {},
-        )  # id of a code: the code, kept so that nothing else has that id
-        self._modules = {}  # id of a module: (reference to it, its name)
+        self._numbers: dict[Any, int] = {}  # what a site is known by: its number
+        # id of a code: the code, kept so that nothing else has that id
+        self._library, self._script = {}, {}
+        # id of a module: (reference to it, its name)
+        self._modules: dict[int, tuple[Callable[[], Module | None], str]] = {}
         self._noted = 0
         # of torch's frames: whether a file is the script's, or that of a package that it uses
-        self._files = {}
-        self._served = {}  # address: numbers of the sites that it was given to, in order
-        self._forward = {}  # thread: ([sequence number], [number of the site]), in order
+        self._files: dict[str, bool] = {}
+        # address: numbers of the sites that it was given to, in order
+        self._served: dict[int, list[int]] = {}
+        # thread: ([sequence number], [number of the site]), in order
+        self._forward: dict[int, tuple[list[int], list[int]]] = {}
         self._caller = threading.get_ident()
         self._callers = {self._caller}
-        self._call = self._node = self._sequence = None
+        self._call: CodeType | None = None
+        self._node: Any = None
+        self._sequence: Any = None
 
-    def watch(self, torch):
+    def watch(self, torch: ModuleType) -> None:
         """Begin. Of a torch that cannot tell every allocation is from nowhere."""
         with contextlib.suppress(ImportError, AttributeError):
             trace = importlib.import_module("torch.cuda._gpu_trace")
@@ -79,7 +103,7 @@ class Sites:
             torch._C._activate_gpu_trace()
 
     @contextlib.contextmanager
-    def backward(self):
+    def backward(self) -> Iterator[None]:
         """Within this, backward nodes are those of operators that this thread ran."""
         before, self._caller = self._caller, threading.get_ident()
         self._callers.add(self._caller)
@@ -88,11 +112,11 @@ class Sites:
         finally:
             self._caller = before
 
-    def forget(self):
+    def forget(self) -> None:
         """What was allocated so far is not asked for any more."""
         self._served.clear()
 
-    def of(self, history):
+    def of(self, history: list[dict[str, Any]]) -> list[int]:
         """Return the number of the site of each allocation in one device's history since
         `forget`.
         """
@@ -103,7 +127,7 @@ class Sites:
         nothing = iter(())
         return [next(served.get(event["addr"], nothing), NOWHERE) for event in allocations]
 
-    def _of_frames(self, frames):
+    def _of_frames(self, frames: Sequence[dict[str, Any]]) -> int:
         """Return the number of the site of an allocation by torch's own notes of its stack,
         innermost first.
         """
@@ -122,16 +146,16 @@ class Sites:
                 )
         return caller
 
-    def columns(self, of):
+    def columns(self, of: list[int]) -> dict[str, Any]:
         """Return `sites` of a trace, for allocations with these numbers of sites."""
         with self._lock:
             return {"found": list(self.found), "called_from": list(self.called_from), "of": of}
 
-    def names(self):
+    def names(self) -> dict[int, str]:
         """Return the names of the parameters and buffers of modules that were called so far, by the
         tensors' ids.
         """
-        found = {}
+        found: dict[int, str] = {}
         for reference, name in self._modules.values():
             module = reference()
             for key, tensor in (
@@ -140,7 +164,7 @@ class Sites:
                 found.setdefault(id(tensor), "%s.%s" % (name, key))
         return found
 
-    def _allocated(self, address):
+    def _allocated(self, address: int) -> None:
         if self._noted < MOST_NOTED:
             number = NOWHERE  # of what stands for a skipped call, whose events have their own sites
             if not self._journal.gives:
@@ -148,7 +172,7 @@ class Sites:
                 number = self._site(sys._getframe(1))
             self._served.setdefault(address, []).append(number)
 
-    def _site(self, frame):
+    def _site(self, frame: FrameType | None) -> int:
         """Return the number of the site that `frame` was called from. This runs for every
         allocation: it is quick.
         """
@@ -186,7 +210,7 @@ class Sites:
                 sequences.append(sequence)
         return number
 
-    def _new_stack(self, stack, places, module):
+    def _new_stack(self, stack: list[FrameType], places: list[tuple[int, int]], module: str) -> int:
         """Return the number of the innermost of these frames; `module` is called there."""
         caller = NOWHERE
         for depth in range(len(stack) - 1, -1, -1):
@@ -195,7 +219,7 @@ class Sites:
             caller = self._new((caller, *places[depth], name), site, caller)
         return caller
 
-    def _of_backward_node(self):
+    def _of_backward_node(self) -> int:
         """Return the number of the site of the backward node at hand: that of its operator in the
         forward pass.
         """
@@ -212,7 +236,7 @@ class Sites:
             if sequences[at] == sequence:
                 operator = numbers[at]
             elif at > 0:
-                module = _common(self.found[numbers[at - 1]][3], self.found[numbers[at]][3])
+                module = _common(self.found[numbers[at - 1]].module, self.found[numbers[at]].module)
         key = node.name(), operator, module
         number = self._numbers.get(key)
         if number is None:
@@ -220,16 +244,16 @@ class Sites:
             number = self._new(key, (file, line, node.name(), name or module), operator)
         return number
 
-    def _new(self, key, site, caller):
+    def _new(self, key: tuple[Any, ...], site: tuple[str, int, str, str], caller: int) -> int:
         with self._lock:
             number = self._numbers.get(key)
             if number is None:
                 number = self._numbers[key] = len(self.found)
-                self.found.append(site)
+                self.found.append(FoundSite(*site))
                 self.called_from.append(caller)
         return number
 
-    def _name(self, module, frame):
+    def _name(self, module: Module, frame: FrameType | None) -> str:
         """Return a module's name within the outermost one that is being called, whose own name is
         its class.
         """
@@ -251,7 +275,7 @@ class Sites:
             known = self._modules[id(module)]
         return known[1]
 
-    def _is_the_scripts(self, frame):
+    def _is_the_scripts(self, frame: FrameType) -> bool:
         """Whether a code that was not met before is the script's, or that of a package that it
         uses.
         """
@@ -270,7 +294,7 @@ class Sites:
         return own
 
 
-def _folders():
+def _folders() -> tuple[str, ...]:
     """Return where the code is that is not the script's."""
     found = [
         sys.modules[name].__file__ for name in sorted({"torch", "triton"} & sys.modules.keys())
@@ -278,11 +302,11 @@ def _folders():
     return (_PROBE, *(os.path.dirname(file) for file in found if file))
 
 
-def _of_python(file):
+def _of_python(file: str) -> bool:
     return file.startswith(_LIBRARY) and "-packages" not in file
 
 
-def _common(one, other):
+def _common(one: str, other: str) -> str:
     """Return the name of the innermost module that holds both."""
     parts, others = one.split("."), other.split(".")
     while others[: len(parts)] != parts:

@@ -5,7 +5,13 @@ is on a GPU hangs on how far it is behind; the stand-ins take the furthest (Note
 device/src/cudart/streams.c).
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _xmem.annotations import Function, Note, Tensor
 
 
 class Streams:
@@ -13,21 +19,21 @@ class Streams:
     buffers.
     """
 
-    def __init__(self):
-        self._recorded = []  # bytes of the tensors
+    def __init__(self) -> None:
+        self._recorded: list[int] = []  # bytes of the tensors
 
-    def noted(self, record_stream, _owner):
+    def noted(self, record_stream: Function, _owner: object) -> Function:
         """Around Tensor.record_stream."""
 
         @functools.wraps(record_stream)
-        def noted(tensor, *args, **kwargs):
+        def noted(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             self._recorded.append(tensor.nbytes)
             return record_stream(tensor, *args, **kwargs)
 
         noted.__module__, noted.__qualname__ = "torch", "Tensor.record_stream"  # as pickle finds it
         return noted
 
-    def doubt(self, note):
+    def doubt(self, note: Note) -> None:
         """Say that there were such calls."""
         if self._recorded:
             note(

@@ -2,19 +2,31 @@
 their addresses.
 """
 
+from __future__ import annotations
+
 import contextlib
+from typing import TYPE_CHECKING, Any
 
 from _xmem.process import alive, description
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    from _xmem.annotations import Optimizer
+    from _xmem.record.served import Served
+    from _xmem.record.sites import Sites
 
 
 class Tags:
     """The tags of one process. `sites` names parameters, `served` counts allocations."""
 
-    def __init__(self, sites, served):
+    def __init__(self, sites: Sites, served: Served) -> None:
         self._sites, self._served = sites, served
-        self._tags = []  # (category, counts, {device: {address: name}})
+        # (category, counts, {device: {address: name}})
+        self._tags: list[tuple[str, list[int], dict[int, dict[int, str]]]] = []
 
-    def optimizer(self, torch, optimizer, named):
+    def optimizer(self, torch: ModuleType, optimizer: Optimizer, named: bool) -> None:
         """Tag what an optimizer holds after a step; `named`: with the names of its parameters."""
         names = self._sites.names() if named else {}
         parameters = [
@@ -26,7 +38,7 @@ class Tags:
             torch, "OPT", [(names.get(id(p), ""), state) for p, state in optimizer.state.items()]
         )
 
-    def modules(self, torch):
+    def modules(self, torch: ModuleType) -> None:
         """Tag parameters and buffers of every module alive: those that no optimizer holds are
         memory too.
         """
@@ -43,11 +55,11 @@ class Tags:
                 [(names.get(id(b), ""), b) for m in modules for b in m._buffers.values()],
             )
 
-    def _tag(self, torch, category, named):
+    def _tag(self, torch: ModuleType, category: str, named: Iterable[tuple[str, Any]]) -> None:
         """Note that the tensors in `named` [(name or "", whatever holds tensors)] are of this
         category now.
         """
-        addresses = {}
+        addresses: dict[int, dict[int, str]] = {}
         for name, value in named:
             for each in description.leaves([value]):
                 tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
@@ -61,7 +73,7 @@ class Tags:
         if addresses:
             self._tags.append((category, self._served.look(), addresses))
 
-    def of(self, device, place):
+    def of(self, device: int, place: Callable[[int], int]) -> list[dict[str, Any]]:
         """Return `tags` of a trace; `place` says, of how many allocations that were served, how
         many are in it.
         """
