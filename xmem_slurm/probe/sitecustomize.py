@@ -8,7 +8,7 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _chain():
+def _chain() -> None:
     """Import the `sitecustomize` that Python would have found without this folder, which leaves
     sys.path for good.
     """
@@ -22,7 +22,7 @@ def _chain():
         sys.modules["sitecustomize"] = ours
 
 
-def _install():
+def _install() -> None:
     from _xmem import clients, imports
     from _xmem.process import files, network, times
     from _xmem.process.audit import Listener

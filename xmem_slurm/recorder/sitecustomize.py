@@ -15,9 +15,18 @@ half a line, for which a disk had no more room. What goes wrong here stays here:
 by it and never hears of it. Python 3.8 and newer; standard library alone.
 """
 
+from __future__ import annotations
+
 import _thread
 import os
 import sys
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, NoReturn, Optional
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -40,12 +49,11 @@ class _UntilTorch:
     Who only asks where it is (importlib.util.find_spec, as transformers does) does not use it up.
     """
 
-    def __init__(self):
-        self.asking = (
-            set()
-        )  # threads in which the others are being asked: one of them may ask us in turn
+    def __init__(self) -> None:
+        # threads in which the others are being asked: one of them may ask us in turn
+        self.asking: set[int] = set()
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return torch's own, whose execution ends with the recorder's beginning; None of all
         else.
         """
@@ -57,10 +65,10 @@ class _UntilTorch:
             others = [
                 each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")
             ]
-            spec = next(filter(None, (each.find_spec(name, path, target) for each in others)))
+            spec: Any = next(filter(None, (each.find_spec(name, path, target) for each in others)))
             load = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: ModuleType) -> None:
                 load(module)
                 _quietly(sys.meta_path.remove, self)
                 _quietly(_begin, module)
@@ -73,14 +81,14 @@ class _UntilTorch:
         return spec
 
 
-def _quietly(function, *arguments):
+def _quietly(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception:
         return None
 
 
-def _begin(torch):
+def _begin(torch: Any) -> None:
     recorder = _Recorder(torch)
     torch.cuda._lazy_call(lambda: _quietly(recorder.watch))
     for place in (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)):
@@ -90,24 +98,28 @@ def _begin(torch):
 class _Recorder:
     """What one process took of its GPUs so far."""
 
-    def __init__(self, torch):
+    process: Optional[int]
+    highest: dict[int, dict[str, int]]
+    written: Optional[str]
+
+    def __init__(self, torch: Any) -> None:
         self.torch, self.process, self.began, self.highest = torch, None, 0.0, {}
         self.written, self.written_at, self.out_of_memory, self.failed = None, 0.0, False, False
 
-    def note_before_reset(self, place):
+    def note_before_reset(self, place: Any) -> None:
         """Have the peaks noted before the job resets them by a function of torch's."""
         import functools
 
         reset = place.reset_peak_memory_stats
 
         @functools.wraps(reset)
-        def reset_peak_memory_stats(*args, **kwargs):
+        def reset_peak_memory_stats(*args: Any, **kwargs: Any) -> Any:
             _quietly(self.look)
             return reset(*args, **kwargs)
 
         place.reset_peak_memory_stats = reset_peak_memory_stats
 
-    def watch(self):
+    def watch(self) -> None:
         """Begin, in the process that initializes CUDA: a fork of this one before that has its
         own.
         """
@@ -129,7 +141,7 @@ class _Recorder:
         # What the job does next may be its last: the line is there before, if the folder answers.
         self.first_line.wait(FIRST_LINE_SECONDS)
 
-    def note_exits(self):
+    def note_exits(self) -> None:
         """Have it noted with which code the job ends by sys.exit, the `exit` that needs no import,
         or os._exit.
         """
@@ -139,17 +151,17 @@ class _Recorder:
         of_quitter = quitter.__call__
 
         @functools.wraps(of_sys)
-        def leave(*code):
+        def leave(*code: Any) -> NoReturn:
             _quietly(self.note_exit, *code)
             of_sys(*code)
 
         @functools.wraps(of_quitter)
-        def leave_by_quitter(quitter, code=None):
+        def leave_by_quitter(quitter: Any, code: Any = None) -> None:
             _quietly(self.note_exit, code)
             of_quitter(quitter, code)
 
         @functools.wraps(of_os)
-        def leave_at_once(status):
+        def leave_at_once(status: int) -> NoReturn:
             if os.getpid() == self.process:  # not a fork of it
                 _quietly(self.note_exit, status)
                 _quietly(self.end)
@@ -157,7 +169,7 @@ class _Recorder:
 
         os._exit, sys.exit, quitter.__call__ = leave_at_once, leave, leave_by_quitter
 
-    def note_exit(self, code=None):
+    def note_exit(self, code: object = None) -> None:
         """Note a call of sys.exit, which ends the process where nobody catches it: of several the
         last counts.
         """
@@ -170,7 +182,7 @@ class _Recorder:
                     sys.exc_info()[1]
                 )  # who leaves while handling an error leaves for that (Hydra does)
 
-    def run(self):
+    def run(self) -> None:
         """Write the first line, and look at the counters until the process ends: in the thread."""
         import time
 
@@ -190,10 +202,10 @@ class _Recorder:
         self.write("oom" if self.out_of_memory else "error" if self.failed else "exit")
         self.ended.set()
 
-    def fail(self, error):
+    def fail(self, error: Optional[BaseException]) -> None:
         self.failed, self.out_of_memory = True, self.out_of_memory or self.is_out_of_memory(error)
 
-    def is_out_of_memory(self, error):
+    def is_out_of_memory(self, error: Optional[BaseException]) -> bool:
         """Whether an error, or one that it came of, is torch's for want of GPU memory."""
         kinds = tuple(
             getattr(place, "OutOfMemoryError", ()) or () for place in (self.torch, self.torch.cuda)
@@ -204,7 +216,7 @@ class _Recorder:
             error = error.__cause__ or error.__context__
         return False
 
-    def end(self):
+    def end(self) -> None:
         """Have the last line written, by the thread: who ends does not wait for a driver that
         hangs.
         """
@@ -220,7 +232,7 @@ class _Recorder:
         self.ending.set()
         self.ended.wait(GRACE_SECONDS)
 
-    def look(self):
+    def look(self) -> None:
         """Take the allocator's counters, which are no calls of CUDA's; peaks that the job has reset
         stay.
         """
@@ -239,13 +251,13 @@ class _Recorder:
                 seen[name] = max(seen.get(name, 0), value)
             seen["now"] = reserved["current"]
 
-    def look_at_driver(self):
+    def look_at_driver(self) -> None:
         """Ask, at the end, what is taken of each GPU that was used, by this process and others."""
         for device, seen in self.highest.items():
             free, total = self.torch.cuda.mem_get_info(device)
             seen.update(used=total - free, limit=seen["now"] + free)
 
-    def devices(self):
+    def devices(self) -> list[dict[str, Any]]:
         """Return what is known of each GPU that was used; of none before the first look."""
         found = []
         for device, seen in sorted(self.highest.items()):
@@ -257,7 +269,7 @@ class _Recorder:
             )
         return found
 
-    def write(self, state):
+    def write(self, state: str) -> None:
         """Write the line, and at the end the one for people, where that is wanted."""
         import json
         import time
@@ -293,11 +305,11 @@ class _Recorder:
             _say(line["prediction"], devices, ran_out=state == "oom")
 
 
-def _host():
+def _host() -> str:
     return os.uname().nodename.partition(".")[0]
 
 
-def _prediction():
+def _prediction() -> Optional[dict[str, Any]]:
     """Return what was predicted of this job; None of one that another job submitted with this
     environment.
     """
@@ -308,7 +320,7 @@ def _prediction():
     return predicted if os.environ.get("SLURM_SUBMIT_HOST", submitted_on) == submitted_on else None
 
 
-def _host_memory():
+def _host_memory() -> dict[str, int]:
     """Return the peaks of host memory so far, in bytes, and what the job asked for on this node.
 
     They are of this process, of the largest of its children that have ended, and of its step of the
@@ -322,7 +334,7 @@ def _host_memory():
     return {name: size for name, size in found.items() if size}
 
 
-def _own_peak():
+def _own_peak() -> int:
     """Return the peak of this process by its VmHWM (proc_pid_status(5)).
 
     Its ru_maxrss is no less than what the process had that started it: execve(2) keeps that. So is
@@ -333,7 +345,7 @@ def _own_peak():
     return int(values["VmHWM"].split()[0]) * 1024
 
 
-def _step_peak(own="/proc/self/cgroup", mounted="/sys/fs/cgroup"):
+def _step_peak(own: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup") -> Optional[int]:
     """Return the peak of the control group of this process's step (cgroups(7)), v2's or v1's.
 
     Slurm puts it at .../job_7/step_0, and groups of single tasks below it. v2 has had memory.peak
@@ -352,12 +364,12 @@ def _step_peak(own="/proc/self/cgroup", mounted="/sys/fs/cgroup"):
     return None
 
 
-def _number(path):
+def _number(path: str) -> int:
     with open(path) as file:
         return int(file.read())
 
 
-def _asked():
+def _asked() -> Optional[int]:
     """Return the host memory that the job asked for on this node, as Slurm's variables have it."""
     environ = os.environ
     if environ.get("SLURM_MEM_PER_NODE"):
@@ -368,7 +380,7 @@ def _asked():
     return None
 
 
-def _append(path, line):
+def _append(path: str, line: bytes) -> None:
     """Write a line at the end of a file of ours: no link, nobody else's, and not too long."""
     import stat
 
@@ -384,7 +396,7 @@ def _append(path, line):
         os.close(descriptor)
 
 
-def _say(predicted, devices, ran_out):
+def _say(predicted: dict[str, Any], devices: list[dict[str, Any]], ran_out: bool) -> None:
     most = max(devices, key=lambda device: device["reserved"])
     of_job = predicted["uses_bytes"], most.get("used") or most["reserved"], most["total"]
     estimated, used, total = ("%.1f" % (figure / 2**30) for figure in of_job)
@@ -395,7 +407,7 @@ def _say(predicted, devices, ran_out):
     sys.stderr.write("xmem-slurm: %s %s of %s GiB%s\n" % (before, used, total, end))
 
 
-def _chain():
+def _chain() -> None:
     """Import the `sitecustomize` that Python would have found without this folder, which leaves
     sys.path for good.
     """
