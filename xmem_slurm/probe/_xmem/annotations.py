@@ -4,7 +4,7 @@ No job imports this: it is for those who read, and for mypy.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Protocol, Set, Tuple
 
 Tensor = Any
 """A torch.Tensor, or what stands for one (a subclass, a DTensor)."""
@@ -51,6 +51,14 @@ class Note(Protocol):
     ) -> None: ...
 
 
+class HostWatcher(Protocol):
+    """What is told of host memory, as those below see it: a `HostMemory`."""
+
+    def look(self) -> None: ...
+
+    def leaves_out(self, begin: int, size: int, in_file: bool = False) -> None: ...
+
+
 class Doubting(Protocol):
     """Says, when it is asked, what is doubted by then."""
 
@@ -89,6 +97,8 @@ class CourseWatcher(Protocol):
     def measures(self, *, shown: bool = True) -> None: ...
 
     def fetching(self) -> None: ...
+
+    def drawn_by(self, workers: List[int], number: int, batch_bytes: int) -> None: ...
 
     def allocated(self) -> int: ...
 

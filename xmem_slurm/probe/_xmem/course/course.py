@@ -147,7 +147,7 @@ class Course:
                 iterator = begin(loader)
             finally:
                 loader.num_workers = asked
-            vars(iterator)["_xmem_asked"] = asked
+            iterator._xmem_asked = asked
             return iterator
 
         return begun
@@ -296,7 +296,7 @@ class Course:
             parts = [part for part in batches.tensors(batch) if not getattr(part, "is_cuda", True)]
             of_batch = sum(getattr(part, "nbytes", 0) for part in parts)
             on_the_way = (getattr(loader, "_prefetch_factor", None) or 1) * of_batch
-            asked = vars(loader).get("_xmem_asked", 0)
+            asked = getattr(loader, "_xmem_asked", 0)
             self._recorder.drawn_by(workers, max(asked, len(workers)), on_the_way)
 
     def _cuts(self, state: batches.Iteration, now: float) -> bool:

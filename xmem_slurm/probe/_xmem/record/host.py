@@ -26,7 +26,9 @@ class HostMemory:
 
     def __init__(self) -> None:
         self.most = 0
-        self._left_out: dict[int, tuple[int, bool]] = {}  # where it begins: (bytes, whether a file backs it)
+        self._left_out: dict[
+            int, tuple[int, bool]
+        ] = {}  # where it begins: (bytes, whether a file backs it)
         self._missing = self._mapped = self._of_workers = 0
         self._mincore = ctypes.CDLL(None).mincore
 

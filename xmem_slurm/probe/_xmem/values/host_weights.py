@@ -13,7 +13,7 @@ import functools
 import mmap
 import os
 import zipfile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from _xmem.values import safetensors_file
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from _xmem.annotations import Device, Dtype, Function, Storage, Tensor
+    from _xmem.annotations import Device, Dtype, Function, HostWatcher, Storage, Tensor
 
 LARGE = 1 << 20
 """Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is
@@ -33,18 +33,10 @@ LARGE_RECORD, MOST_WRITTEN = 1 << 20, 1 << 30
 in memory."""
 
 
-class HostMemoryLook(Protocol):
-    """What is asked of `record/host`, which stands above."""
-
-    def look(self) -> None: ...
-
-    def leaves_out(self, begin: int, size: int, in_file: bool = False) -> None: ...
-
-
 class HostWeights:
     """What takes the place of torch's own where it makes weights on the host (`patches`)."""
 
-    def __init__(self, torch: ModuleType, memory: Callable[[], HostMemoryLook]) -> None:
+    def __init__(self, torch: ModuleType, memory: Callable[[], HostWatcher]) -> None:
         """`memory()` is told what is left out (`record/host`), and looks at what lies on the host
         where that may be much: before some of it goes elsewhere.
         """
