@@ -77,23 +77,23 @@ def turn(rules: LineRules, seconds: float | None, tell: Tell) -> Iterator[None]:
         Busy: its turn has not come, or could not.
     """
     until = time.monotonic() + (rules.queue_seconds if seconds is None else seconds)
-    here = rules.per_machine or max(1, (os.cpu_count() or 1) // CORES_PER_DRY_RUN)
+    per_machine = rules.per_machine or max(1, (os.cpu_count() or 1) // CORES_PER_DRY_RUN)
     with _Line(f"user {os.getuid()}", rules.per_user, "of yours") as yours:
         yours.wait(until, tell)
         if rules.where != "here":
             yield
             return
-        with _Line("machine", here, "on this machine") as everybodys:
+        with _Line("machine", per_machine, "on this machine") as everybodys:
             everybodys.wait(until, tell)
             yield
 
 
 @contextmanager
 def alone(
-    name: str, seconds: float, tell: Tell, found: Callable[[], T | None]
+    name: str, seconds: float, tell: Tell, look_up: Callable[[], T | None]
 ) -> Iterator[T | None]:
     """Be the only one of this user who sizes what goes by this name; yields what another one has
-    `found` meanwhile.
+    answered meanwhile, as `look_up` finds it.
 
     Raises:
         Busy: there was no end to that within `seconds`, or the other one had no turn, as this one
@@ -101,36 +101,37 @@ def alone(
     """
     began, waited = time.monotonic(), False
     until = began + seconds
-    known: T | None = None
+    answer: T | None = None
     row = _Row(f"user {os.getuid()} {name}")
     with ExitStack() as held:
-        while (place := row.take(0)) is None and known is None:
-            left = until - time.monotonic()
-            if left <= 0:
+        while (place := row.take(0)) is None and answer is None:
+            seconds_left = until - time.monotonic()
+            if seconds_left <= 0:
                 raise Busy(
                     "another submission of it is being run dry, and had no answer within "
                     f"{seconds:.0f} s"
                 )
             if not waited:
                 tell(
-                    f"waiting for the answer to another submission of it; for {left:.0f} s at most"
+                    "waiting for the answer to another submission of it; for "
+                    f"{seconds_left:.0f} s at most"
                 )
             waited = True
-            had = row.wait_for([0], left)
-            known = found()
-            if known is None and had.isdecimal() and until - time.monotonic() <= int(had):
+            had = row.wait_for([0], seconds_left)
+            answer = look_up()
+            if answer is None and had.isdecimal() and until - time.monotonic() <= int(had):
                 raise Busy("another submission of it had no turn in that time")
         if place is not None:
             held.enter_context(place)
-        if waited and known is None:
-            known, took = found(), time.monotonic() - began
-            if known is None and took > seconds / 2:
+        if waited and answer is None:
+            answer, took = look_up(), time.monotonic() - began
+            if answer is None and took > seconds / 2:
                 raise Busy(
                     f"another submission of it was being run dry for {took:.0f} s, and had no "
                     "answer"
                 )
         try:
-            yield known
+            yield answer
         except Busy:
             if place is not None:
                 _tell_who_waits(place, seconds)
@@ -161,16 +162,16 @@ class _Row:
         Raises:
             Busy: there is none (on no kernel that we know of).
         """
-        taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            taken.bind(self._address(place))
-            taken.listen(socket.SOMAXCONN)
+            listener.bind(self._address(place))
+            listener.listen(socket.SOMAXCONN)
         except OSError as error:
-            taken.close()
+            listener.close()
             if error.errno == errno.EADDRINUSE:
                 return None
             raise Busy(f"there can be no line of dry runs: {error.strerror}") from error
-        return taken
+        return listener
 
     def wait_for(self, places: Iterable[int], seconds: float) -> str:
         """Sleep until one of these places may be free, or so long; return what who left one said,
@@ -184,12 +185,11 @@ class _Row:
                 try:
                     end.connect(self._address(place))
                     poll.register(end, 0)
-                except (
-                    OSError
-                ):  # too many wait, or who is there does not listen, or is gone already
+                except OSError:
+                    # Too many wait, or who is there does not listen, or is gone already.
                     seconds = min(seconds, _LOOK_SECONDS)
             poll.poll(seconds * 1000)
-            return "".join(map(_said, ends))
+            return "".join(map(_receive, ends))
         finally:
             for end in ends:
                 end.close()
@@ -198,21 +198,21 @@ class _Row:
         return f"\0xmem-slurm/{self.name}/{place}"
 
 
-def _said(end: socket.socket) -> str:
+def _receive(end: socket.socket) -> str:
     with suppress(OSError):  # nothing, or no connection
         return end.recv(_MOST_BYTES).decode("ascii", errors="replace")
     return ""
 
 
 class _Line:
-    """A place in a line of which the first `most` run; it is given up at the end of a `with`.
+    """A place in a line of which the first `at_once` run; it is given up at the end of a `with`.
 
     Raises:
         Busy: there is none.
     """
 
-    def __init__(self, name: str, most: int, whose: str) -> None:
-        self.row, self.most, self.whose = _Row(name), most, whose
+    def __init__(self, name: str, at_once: int, owner_words: str) -> None:
+        self.row, self.at_once, self.owner_words = _Row(name), at_once, owner_words
 
     def __enter__(self) -> "_Line":
         for place in range(_LONGEST_LINE):
@@ -220,7 +220,7 @@ class _Line:
             if held is not None:
                 self.place, self.held = place, held
                 return self
-        raise Busy(f"there is no end to the line of dry runs {self.whose}")
+        raise Busy(f"there is no end to the line of dry runs {self.owner_words}")
 
     def __exit__(self, *_: object) -> None:
         self.held.close()
@@ -231,44 +231,49 @@ class _Line:
         Raises:
             Busy: it is not, at this time of the monotonic clock, or cannot be by then.
         """
-        began, told, first = time.monotonic(), False, self.place
-        while self.place >= self.most:
+        began, announced, first = time.monotonic(), False, self.place
+        while self.place >= self.at_once:
             now = time.monotonic()
-            left, waited = until - now, now - began
-            rounds, seen = (self.place - self.most) // self.most, (first - self.place) / self.most
+            seconds_left, waited = until - now, now - began
+            rounds = (self.place - self.at_once) // self.at_once
+            rounds_seen = (first - self.place) / self.at_once
             # If the next one takes as long as those that were seen, and that has taken `waited` so
             # far.
-            by_pace = (until - began) / (1 + rounds / (seen + 1)) - waited
-            spare = min(left - SHORTEST_SECONDS * rounds, by_pace)
+            by_pace = (until - began) / (1 + rounds / (rounds_seen + 1)) - waited
+            spare = min(seconds_left - SHORTEST_SECONDS * rounds, by_pace)
             if spare <= 0:
-                late = (
-                    f"after {waited:.0f} s"
-                    if left <= 0
-                    else f"within the {left:.0f} s that are left"
-                )
+                late = f"within the {seconds_left:.0f} s that are left"
+                if seconds_left <= 0:
+                    late = f"after {waited:.0f} s"
                 raise Busy(f"{late} it is not its turn: {self._ahead()}")
-            if not told:
-                tell(f"waiting for its dry run's turn: {self._ahead()}; for {left:.0f} s at most")
-                told = True
+            if not announced:
+                tell(
+                    f"waiting for its dry run's turn: {self._ahead()}; for {seconds_left:.0f} s "
+                    "at most"
+                )
+                announced = True
             self.row.wait_for(self._before(), spare)
-            while self.place >= self.most and self._move_up():
+            while self.place >= self.at_once and self._move_up():
                 pass
 
     def _before(self) -> range:
         """Return the places of which we take the first that is free."""
-        return range(self.most) if self.place == self.most else range(self.place - 1, self.place)
+        if self.place == self.at_once:
+            return range(self.at_once)
+        return range(self.place - 1, self.place)
 
     def _move_up(self) -> bool:
         for place in self._before():
-            taken = self.row.take(place)
-            if taken is not None:
+            held = self.row.take(place)
+            if held is not None:
                 self.held.close()
-                self.held, self.place = taken, place
+                self.held, self.place = held, place
                 return True
         return False
 
     def _ahead(self) -> str:
-        place = self.place - self.most + 1
+        place = self.place - self.at_once + 1
         return (
-            f"place {place} in the line of dry runs {self.whose}, of which {self.most} run at once"
+            f"place {place} in the line of dry runs {self.owner_words}, of which {self.at_once} "
+            "run at once"
         )

@@ -90,9 +90,9 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
         try:
             while waiting.poll() is None and answers < count and time.monotonic() < until:
                 time.sleep(_POLL_SECONDS)
-                now = [len(list(folder.glob(f"*.{kind}"))) for kind in ("answer", "begun")]
-                if now != [answers, begun]:
-                    answers, begun = now
+                counts = [len(list(folder.glob(f"*.{kind}"))) for kind in ("answer", "begun")]
+                if counts != [answers, begun]:
+                    answers, begun = counts
                     patience = (
                         budget.longest if begun > answers else where.wait_seconds
                     ) + cpu_node.START_SECONDS

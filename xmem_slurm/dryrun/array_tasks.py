@@ -21,13 +21,15 @@ def may_differ(job: Job, traces: Iterable[Sequence[trace.Trace]]) -> bool:
     name is not looked for: many name everything.
     """
     scripts = [job.script, *script_files.scripts_run(job.script, job.folder, job.environ).values()]
-    if any(_NUMBER in each for each in scripts):
+    if any(_NUMBER in script for script in scripts):
         return True
     ran = list(traces)
-    files = {file for task in ran for each in task[:1] for file in each.files}
+    files = {file for task in ran for task_trace in task[:1] for file in task_trace.files}
     if evidence.mentions(files, _NUMBER):
         return True
-    read = {frozenset(evidence.own_paths(each.files)) for task in ran for each in task[:1]}
+    read = {
+        frozenset(evidence.own_paths(task_trace.files)) for task in ran for task_trace in task[:1]
+    }
     needs = {peak(task) for task in ran}
     return len(read) > 1 or len(needs) > 1
 
@@ -36,4 +38,4 @@ def peak(traces: Iterable[trace.Trace]) -> int:
     """Return the most that torch reserved in a process of a task, as it was recorded there; 0 where
     nothing was.
     """
-    return max((each.recorded.get("reserved_bytes", 0) for each in traces), default=0)
+    return max((task_trace.recorded.get("reserved_bytes", 0) for task_trace in traces), default=0)

@@ -20,9 +20,9 @@ class Spent(NamedTuple):
     seconds: float = 0.0
     wall: float = 0.0
 
-    def plus(self, other: "Spent") -> "Spent":
+    def plus(self, spent: "Spent") -> "Spent":
         """Return both together."""
-        return Spent(self.seconds + other.seconds, self.wall + other.wall)
+        return Spent(self.seconds + spent.seconds, self.wall + spent.wall)
 
     def part(self, share: float) -> "Spent":
         """Return so much of it."""
@@ -64,16 +64,16 @@ class Budget:
         """Whether it is enough for a dry run that takes so much."""
         return run.seconds <= self.seconds and run.wall <= self.longest
 
-    def within(self, most: DryRuns) -> "Budget":
+    def within(self, allowed: DryRuns) -> "Budget":
         """Return it where it is less than a site allows, else as much as that."""
-        memory = most.memory_mib * MIB if most.memory_mib is not None else self.memory_bytes
-        walls = [each for each in (self.wall_seconds, most.wall_seconds) if each is not None]
+        memory = allowed.memory_mib * MIB if allowed.memory_mib is not None else self.memory_bytes
+        walls = [wall for wall in (self.wall_seconds, allowed.wall_seconds) if wall is not None]
         return replace(
             self,
-            seconds=min(self.seconds, most.seconds or self.seconds),
+            seconds=min(self.seconds, allowed.seconds or self.seconds),
             wall_seconds=min(walls, default=None),
             memory_bytes=min(self.memory_bytes, memory),
-            cpus=min(self.cpus, most.cpus or self.cpus),
+            cpus=min(self.cpus, allowed.cpus or self.cpus),
         )
 
     def limits(self) -> sandbox.Limits:

@@ -99,7 +99,7 @@ def _serve(listening: socket.socket) -> NoReturn:
     for number in (0, 1, 2):  # whoever reads our output does not wait for a compiler
         os.dup2(nothing, number)
     close_all_but(listening.fileno())
-    known: dict[tuple[str, ...], list[str]] = {}
+    answers: dict[tuple[str, ...], list[str]] = {}
     while True:
         connection, _ = listening.accept()
         with (
@@ -107,10 +107,10 @@ def _serve(listening: socket.socket) -> NoReturn:
             suppress(OSError, ValueError, RecursionError),
         ):  # who asked has gone, or talks nonsense
             connection.settimeout(PATIENCE_SECONDS)
-            connection.sendall(json.dumps(_answer(connection, known)).encode())
+            connection.sendall(json.dumps(_answer(connection, answers)).encode())
 
 
-def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) -> list[str]:
+def _answer(connection: socket.socket, answers: dict[tuple[str, ...], list[str]]) -> list[str]:
     """Return [folder, ""], or ["", why not]; the same where the same is asked again."""
     with connection.makefile("rb") as file:
         torch, cudnn = map(str, json.loads(file.readline(_QUESTION_BYTES)))
@@ -118,8 +118,8 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
         raise ValueError(torch)
     asker = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     question = str(Path(f"/proc/{asker}/ns/mnt").readlink()), torch, cudnn
-    if question not in known:
-        if len(known) == MOST_TORCHES:
+    if question not in answers:
+        if len(answers) == MOST_TORCHES:
             return ["", f"stand-ins for more than {MOST_TORCHES} torches in one dry run"]
         try:
             with (
@@ -127,10 +127,10 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
                 _opened(f"/proc/{asker}/ns/user") as user,
             ):
                 wanted = _read_there((root, user), Path(torch), Path(cudnn) if cudnn else None)
-            known[question] = [str(builder.make(wanted)), ""]
+            answers[question] = [str(builder.make(wanted)), ""]
         except XmemError as error:
-            known[question] = ["", str(error)]
-    return known[question]
+            answers[question] = ["", str(error)]
+    return answers[question]
 
 
 @contextmanager

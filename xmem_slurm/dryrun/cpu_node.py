@@ -70,7 +70,7 @@ def named(where: DryRuns) -> str:
 
 def words(budget: Budget, where: DryRuns) -> list[str]:
     """Return the options of srun and sbatch that ask for the place and the time of a dry run."""
-    asked: Mapping[str, object] = {
+    options: Mapping[str, object] = {
         "nodes": 1,
         "ntasks": 1,
         "cpus-per-task": budget.cpus,
@@ -81,16 +81,16 @@ def words(budget: Budget, where: DryRuns) -> list[str]:
         "qos": where.qos,
         "account": where.account,
     }
-    return [f"--{name}={value}" for name, value in asked.items() if value is not None]
+    return [f"--{name}={value}" for name, value in options.items() if value is not None]
 
 
 def environment() -> dict[str, str]:
     """Return the environment for a command of Slurm's that brings a dry run to a node."""
-    own = ("SLURM_", "SRUN_", "SBATCH_")
+    prefixes = ("SLURM_", "SRUN_", "SBATCH_")
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(own) or name in _KEPT
+        if not name.startswith(prefixes) or name in _KEPT
     }
     return kept | {"XMEM_ACTIVE": "1"}  # a site's filter has no part in this
 

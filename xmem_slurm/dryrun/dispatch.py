@@ -73,9 +73,9 @@ def here(order: DryRunOrder) -> DryRunResult:
     """
     spent, outcome = Spent(), None
 
-    def run(each: DryRunOrder) -> DryRunResult:
+    def run(engine_order: DryRunOrder) -> DryRunResult:
         nonlocal spent, outcome
-        result = runner.run(each)
+        result = runner.run(engine_order)
         spent, outcome = spent.plus(result.spent), result.outcome
         return result
 
@@ -97,17 +97,17 @@ def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemErr
             return [one(answered[0], where)]
         return list(some_at_once(where)(partial(next, iter(answered), None)))
     going = [_Going(orders) for orders in several]
-    known: dict[str, DryRunResult | SlurmError] = {}
+    results: dict[str, DryRunResult | SlurmError] = {}
     waiting = going
     for _ in range(MOST_ROUNDS):
-        for each in waiting:
-            each.go_on(known)
-        waiting = [each for each in waiting if each.wanted is not None]
+        for asker in waiting:
+            asker.go_on(results)
+        waiting = [asker for asker in waiting if asker.wanted is not None]
         if not waiting:
             break
-        orders = {_key(each.wanted): each.wanted for each in waiting if each.wanted is not None}
-        known |= zip(orders, _at_once(list(orders.values()), where), strict=True)
-    return [each.found for each in going]
+        orders = {_key(asker.wanted): asker.wanted for asker in waiting if asker.wanted is not None}
+        results |= zip(orders, _at_once(list(orders.values()), where), strict=True)
+    return [asker.answer for asker in going]
 
 
 class _Going(Generic[_T]):
@@ -116,21 +116,21 @@ class _Going(Generic[_T]):
     def __init__(self, orders: Orders[_T]) -> None:
         self.orders = orders
         self.wanted: DryRunOrder | None = None
-        self.found: _T | XmemError = SlurmError(f"it wants more than {MOST_ROUNDS} dry runs")
+        self.answer: _T | XmemError = SlurmError(f"it wants more than {MOST_ROUNDS} dry runs")
 
-    def go_on(self, known: Mapping[str, DryRunResult | SlurmError]) -> None:
+    def go_on(self, results: Mapping[str, DryRunResult | SlurmError]) -> None:
         """Go as far as what it wants is known."""
         try:
             order = self.wanted or next(self.orders)
-            while (result := known.get(_key(order))) is not None:
+            while (result := results.get(_key(order))) is not None:
                 if isinstance(result, SlurmError):
                     raise result
                 order = self.orders.send(result)
             self.wanted = order
         except StopIteration as end:
-            self.found, self.wanted = end.value, None
+            self.answer, self.wanted = end.value, None
         except _REASONS as error:
-            self.found, self.wanted = error, None
+            self.answer, self.wanted = error, None
 
 
 def _or_why_not(orders: Orders[_T]) -> Orders[_T | XmemError]:
@@ -144,19 +144,21 @@ def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunRe
     """Return what came of each: what is kept of it, or one step or array job for all of which
     nothing is.
     """
-    found = [None if order.fresh else kept_runs.look_up(order) for order in orders]
-    wanted = [order for order, kept in zip(orders, found, strict=True) if kept is None]
-    made = iter(_made(wanted, where))
+    kept_results = [None if order.fresh else kept_runs.look_up(order) for order in orders]
+    wanted = [order for order, kept in zip(orders, kept_results, strict=True) if kept is None]
+    new_results = iter(_run_on_nodes(wanted, where))
     results: list[DryRunResult | SlurmError] = []
-    for order, kept in zip(orders, found, strict=True):
-        result = kept or next(made)
+    for order, kept in zip(orders, kept_results, strict=True):
+        result = kept or next(new_results)
         if kept is None and isinstance(result, DryRunResult):
             kept_runs.keep(order, result)
         results.append(result)
     return results
 
 
-def _made(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResult | SlurmError]:
+def _run_on_nodes(
+    orders: Sequence[DryRunOrder], where: DryRuns
+) -> Sequence[DryRunResult | SlurmError]:
     if len(orders) != 1:
         return array_job.run(orders, where)
     try:

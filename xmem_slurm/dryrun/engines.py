@@ -88,16 +88,16 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
     """
     budget = SharedBudget(order.budget)
     order, traces = yield from _run(order, budget)
-    most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
+    has_value_shapes = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
     if (
-        not most
+        not has_value_shapes
         or any(trace.failed for trace in traces)
         or not budget.left.has_room_for(budget.spent)
     ):
         return traces
     with suppress(NoEstimate):
-        least = yield from budget.run(replace(order, shapes="least", engine="device"))
-        ran = [trace for trace in least if trace.recorded and not trace.failed]
+        smallest = yield from budget.run(replace(order, shapes="least", engine="device"))
+        ran = [trace for trace in smallest if trace.recorded and not trace.failed]
         peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
         if peak:
             least_peak = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
@@ -167,9 +167,9 @@ def _later(trace: Trace, steps: int) -> int:
     ends = [mark.allocations for mark in trace.marks if mark.kind == "step"]
     if not 0 < steps <= len(ends):
         return 0
-    made = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
+    allocations = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
     run = Run(trace)
-    run.to_event(made[ends[steps - 1] - 1])
+    run.to_event(allocations[ends[steps - 1] - 1])
     return replay(trace).peak_allocated_bytes - run.allocator.allocated_bytes_peak
 
 
@@ -194,11 +194,9 @@ def _by_leaps_too(
     met = _met_both_ways(again)
     if need(again) > need(traces):
         return _without([replace(trace, doubts=[*trace.doubts, *waits]) for trace in again], met)
-    return (
-        _without(traces, met)
-        if all(trace.came_to_its_end for trace in again if trace.allocations)
-        else traces
-    )
+    if all(trace.came_to_its_end for trace in again if trace.allocations):
+        return _without(traces, met)
+    return traces
 
 
 def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
@@ -286,8 +284,8 @@ def _turns(traces: Sequence[Trace]) -> int:
     used = [trace for trace in traces if trace.allocations]
     if len({trace.rank for trace in used}) != 1 or not _ended(used):
         return 0
-    noted = (each for trace in used for each in trace.doubts if each.doubt is Doubt.METRICS_READ)
-    return max((each.count for each in noted), default=0)
+    doubts = (noted for trace in used for noted in trace.doubts)
+    return max((noted.count for noted in doubts if noted.doubt is Doubt.METRICS_READ), default=0)
 
 
 def _ended(traces: Sequence[Trace]) -> bool:
@@ -301,7 +299,8 @@ def need(traces: Sequence[Trace]) -> tuple[int, int]:
     """Return the most bytes that a process reserves, and allocates."""
     replays = [replay(trace) for trace in traces if trace.allocations]
     return max(
-        ((each.peak_reserved_bytes, each.peak_allocated_bytes) for each in replays), default=(0, 0)
+        ((replayed.peak_reserved_bytes, replayed.peak_allocated_bytes) for replayed in replays),
+        default=(0, 0),
     )
 
 
@@ -360,12 +359,12 @@ def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders
     by_frames = replace(order, origins="frames")
     with suppress(NoEstimate):
         again = yield from budget.run(by_frames)
-        own = any(
+        failed_itself = any(
             trace.failure is not None and trace.failure.type not in {"", *_BY_THE_HOOK}
             for trace in again
         )
         as_far = not any(trace.failed for trace in again) and _steps(again) >= _steps(traces)
-        if as_far or (own and any(trace.failed for trace in traces)):
+        if as_far or (failed_itself and any(trace.failed for trace in traces)):
             return by_frames, again  # what was lost was on the script's way, or its end
     return order, traces
 
@@ -397,7 +396,7 @@ def _without(traces: Sequence[Trace], conditions: Container[str]) -> Sequence[Tr
     run as true, too.
     """
     return [
-        replace(trace, doubts=[each for each in trace.doubts if each.detail not in conditions])
+        replace(trace, doubts=[noted for noted in trace.doubts if noted.detail not in conditions])
         for trace in traces
     ]
 

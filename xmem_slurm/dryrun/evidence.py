@@ -98,38 +98,36 @@ def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
     if first is None:
         return None
     listed = {file.path for file in first.values() if file.kind == "D"}
-    found, packages = list[Evidence](), dict[str, list[Evidence]]()
+    lasting_files, packages = list[Evidence](), dict[str, list[Evidence]]()
     for file in first.values():
         folder, name = file.path.rpartition("/")[::2]
         if file.kind in ("W", "M"):  # W: written before it was read, so it is the job's own
             if folder in listed:
                 pattern = name if file.kind == "M" else glob.escape(name)
-                found.append(Evidence("M", 0, 0, f"{folder}/{pattern}"))
+                lasting_files.append(Evidence("M", 0, 0, f"{folder}/{pattern}"))
         elif file.kind == "R" and _PACKAGE.search(file.path):
             packages.setdefault(folder, []).append(file)
         else:
-            found.append(file)
+            lasting_files.append(file)
     for folder, files_of in packages.items():
         names = [file.path[len(folder) + 1 :] for file in files_of]
         noted = Evidence(
             "P", 0, 0, folder, _stamp((file.size, file.mtime_ns) for file in files_of), names
         )
         if os.access(folder, os.W_OK):
-            found.append(noted)
+            lasting_files.append(noted)
         elif changed([noted]) is None:
-            found.append(as_it_is(Path(folder)))
+            lasting_files.append(as_it_is(Path(folder)))
         else:
             return None
-    made = _made(found)
+    patterns = _patterns_by_folder(lasting_files)
     rows = [
-        file if file.kind == "P" else file._replace(digest=_digest(file.kind, file.path, made))
-        for file in found
+        file if file.kind == "P" else file._replace(digest=_digest(file.kind, file.path, patterns))
+        for file in lasting_files
     ]
-    return (
-        rows
-        if unchanged([file if file.kind == "P" else file._replace(digest="") for file in rows])
-        else None
-    )
+    # By size and time alone: what changed while it was read has another time by now.
+    by_time = [file if file.kind == "P" else file._replace(digest="") for file in rows]
+    return rows if unchanged(by_time) else None
 
 
 def _first_of_each(files: Iterable[Noted]) -> dict[tuple[str, bool], Evidence] | None:
@@ -145,7 +143,7 @@ def _first_of_each(files: Iterable[Noted]) -> dict[tuple[str, bool], Evidence] |
 def _silent(files: Iterable[Evidence]) -> Path | None:
     """Return a mount point on the way to these that does not answer, or None."""
     return silent.mount_on_the_way(
-        {each.path if each.kind in ("D", "P") else each.path.rpartition("/")[0] for each in files}
+        {file.path if file.kind in ("D", "P") else file.path.rpartition("/")[0] for file in files}
     )
 
 
@@ -159,10 +157,10 @@ def changed(files: Sequence[Evidence]) -> Evidence | None:
     point = _silent(files)
     if point is not None:
         return Evidence("A", 0, 0, str(point))
-    made = _made(files)
+    patterns = _patterns_by_folder(files)
     for file in files:
         if file.kind != "M" and not (
-            _holds(file) if file.kind == "P" else _is_unchanged(file, made)
+            _holds(file) if file.kind == "P" else _is_unchanged(file, patterns)
         ):
             return file
     return None
@@ -193,7 +191,7 @@ def _holds(package: Evidence) -> bool:
     return package.digest == _stamp((status.st_size, status.st_mtime_ns) for status in statuses)
 
 
-def _is_unchanged(file: Evidence, made: dict[str, list[str]]) -> bool:
+def _is_unchanged(file: Evidence, patterns: dict[str, list[str]]) -> bool:
     """Whether a path is as it was. Of a folder only the names in it count: its size is the file
     system's affair.
     """
@@ -211,16 +209,18 @@ def _is_unchanged(file: Evidence, made: dict[str, list[str]]) -> bool:
     is_folder = stat.S_ISDIR(status.st_mode)
     if is_folder != (kind == "D") or (kind == "R" and status.st_size != size):
         return False
-    return status.st_mtime_ns == mtime_ns or (digest != "" and digest == _digest(kind, path, made))
+    return status.st_mtime_ns == mtime_ns or (
+        digest != "" and digest == _digest(kind, path, patterns)
+    )
 
 
-def _digest(kind: str, path: str, made: dict[str, list[str]]) -> str:
+def _digest(kind: str, path: str, patterns: dict[str, list[str]]) -> str:
     """Return what tells the content of a file, or the names in a folder, from others; "": the time
     does.
     """
     if kind not in ("R", "D") or _PACKAGE.search(f"{path}/"):
         return ""
-    content = _content(path) if kind == "R" else _listing(path, made.get(path, []))
+    content = _content(path) if kind == "R" else _listing(path, patterns.get(path, []))
     return "" if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
@@ -243,7 +243,7 @@ def _content(path: str) -> bytes | None:
             return None
 
 
-def _listing(path: str, made: Sequence[str]) -> bytes | None:
+def _listing(path: str, patterns: Sequence[str]) -> bytes | None:
     """Return the names in a folder but for those that match; None where there are too many."""
     try:
         names = os.listdir(path)  # noqa: PTH208 - names alone
@@ -251,17 +251,19 @@ def _listing(path: str, made: Sequence[str]) -> bytes | None:
         return None
     if len(names) > MOST_LISTED:
         return None
-    others = sorted(
-        name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in made)
+    unmatched = sorted(
+        name
+        for name in names
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     )
-    return os.fsencode("\0".join(others))
+    return os.fsencode("\0".join(unmatched))
 
 
-def _made(files: Iterable[Evidence]) -> dict[str, list[str]]:
+def _patterns_by_folder(files: Iterable[Evidence]) -> dict[str, list[str]]:
     """Return the patterns of what the job makes itself, by folder."""
-    found: dict[str, list[str]] = {}
+    patterns: dict[str, list[str]] = {}
     for file in files:
         if file.kind == "M":
             folder, _, pattern = file.path.rpartition("/")
-            found.setdefault(folder, []).append(pattern)
-    return found
+            patterns.setdefault(folder, []).append(pattern)
+    return patterns

@@ -31,7 +31,7 @@ class DryRunResult:
     `outcome` is how the script ended; None where that was on another machine.
     """
 
-    found: Sequence[Trace] | NoEstimate
+    answer: Sequence[Trace] | NoEstimate
     spent: Spent = Spent()  # noqa: RUF009 - a tuple
     outcome: Outcome | None = None
 
@@ -42,9 +42,9 @@ class DryRunResult:
         Raises:
             NoEstimate: there are none.
         """
-        if isinstance(self.found, NoEstimate):
-            raise self.found
-        return self.found
+        if isinstance(self.answer, NoEstimate):
+            raise self.answer
+        return self.answer
 
 
 Orders = Generator[DryRunOrder, DryRunResult, T]
@@ -131,8 +131,8 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
     if isinstance(result, XmemError):
         return json.dumps({"refused": str(result)})
     content: dict[str, Any] = {"seconds": result.spent.seconds}
-    if isinstance(result.found, NoEstimate):
-        error = result.found
+    if isinstance(result.answer, NoEstimate):
+        error = result.answer
         content[type(error).__name__] = [
             str(error),
             error.files,
@@ -141,7 +141,7 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
             error.busy,
         ]
     else:
-        content["traces"] = _TRACES.dump_python(list(result.found), mode="json")
+        content["traces"] = _TRACES.dump_python(list(result.answer), mode="json")
     return json.dumps(content)
 
 

@@ -55,7 +55,7 @@ def in_turn(
         while True:
             while (
                 len(going) < at_once
-                and not any(each.alone for each in going)
+                and not any(under_way.alone for under_way in going)
                 and (orders := another()) is not None
             ):
                 going.append(_UnderWay(orders, lambda order: Child(make, order, cpus), parts))
@@ -63,12 +63,14 @@ def in_turn(
             if not going:
                 return
             while not going[0].is_done:
-                children = {each.child: each for each in going if each.child is not None}
+                children = {
+                    under_way.child: under_way for under_way in going if under_way.child is not None
+                }
                 if not children:
                     going[0].begin()
                 for child in select.select(children, [], [])[0] if children else ():
                     children[child].go_on()
-            yield going.popleft().found
+            yield going.popleft().result
 
 
 class _UnderWay(Generic[_T]):
@@ -79,18 +81,18 @@ class _UnderWay(Generic[_T]):
     ) -> None:
         self._wants, self._begin = _once_more_alone(orders, parts), begin
         self.child: Child | None = None
-        self._found: list[_T] = []
+        self._results: list[_T] = []
         self._want(partial(next, self._wants))
 
     @property
     def is_done(self) -> bool:
         """Whether it wants nothing any more."""
-        return bool(self._found)
+        return bool(self._results)
 
     @property
-    def found(self) -> _T:
+    def result(self) -> _T:
         """What it returned."""
-        return self._found[0]
+        return self._results[0]
 
     def go_on(self) -> None:
         """Take what came of its dry run, and begin the next one that it wants."""
@@ -117,7 +119,7 @@ class _UnderWay(Generic[_T]):
         try:
             self._wanted, self.alone = go_on()
         except StopIteration as end:
-            self._found = [end.value]
+            self._results = [end.value]
             return
         if not self.alone:
             self.begin()
@@ -158,7 +160,7 @@ class Child:
     """A dry run under way in a child of this process, and with it at an end."""
 
     def __init__(self, make: Make, order: DryRunOrder, cpus: Collection[int]) -> None:
-        self._most = Spent(order.budget.seconds)
+        self._budgeted = Spent(order.budget.seconds)
         self._receiving, sending = os.pipe()
         parent = os.getpid()
         self._number = os.fork()
@@ -187,15 +189,15 @@ class Child:
         self._receiving = -1
         os.waitpid(self._number, 0)
         try:
-            found = pickle.loads(text)  # noqa: S301 - our own
+            result = pickle.loads(text)  # noqa: S301 - our own
         except (EOFError, pickle.UnpicklingError):
             return DryRunResult(
-                NoEstimate("the process that made its dry run was killed"), self._most
+                NoEstimate("the process that made its dry run was killed"), self._budgeted
             )
-        if isinstance(found, XmemError):
-            raise found
-        assert isinstance(found, DryRunResult)
-        return found
+        if isinstance(result, XmemError):
+            raise result
+        assert isinstance(result, DryRunResult)
+        return result
 
     def end(self) -> None:
         """Have it clear up and end; nothing where it has ended."""
@@ -216,12 +218,12 @@ def _send(
         if os.getppid() != parent:
             return
         os.sched_setaffinity(0, cpus)
-        found: Any
+        result: Any
         try:
-            found = make()
+            result = make()
         except XmemError as error:
-            found = error
+            result = error
         except Exception as error:  # ours to be told of, and no reason to lose what others found
-            found = DryRunResult(NoEstimate(f"{type(error).__name__}: {error}"))
+            result = DryRunResult(NoEstimate(f"{type(error).__name__}: {error}"))
         with os.fdopen(sending, "wb") as file:
-            pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
+            pickle.dump(result, file, pickle.HIGHEST_PROTOCOL)

@@ -101,13 +101,13 @@ def from_submission(job: Submission) -> Job:
     """
     request, command_line = job.request, job.command_line
     folder = Path(request.chdir or ".").absolute()
-    script = (
-        job.script
-        if job.script is not None
-        else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
+    script = job.script
+    if script is None:
+        script = f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
+    facts_variable = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
+    environ = (
+        exported(job.environ, request.value("export")) | slurm_variables(request) | facts_variable
     )
-    known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
-    environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
     bundle = request.value("container")
     container = pyxis.of_batch_script(job) if bundle is None else {"container": bundle}
     outputs = tuple(filter(None, (request.value("output"), request.value("error")))) or OUTPUTS
@@ -134,7 +134,7 @@ def facts(job: Submission, folder: Path) -> dict[str, str]:
     request, line = job.request, job.command_line
     path = client.find_script(job)
     words = [str(path.absolute()), *line.script_arguments] if path is not None else []
-    given = {
+    fields = {
         "Command": " ".join(words),
         "WorkDir": str(folder),
         "StdOut": str(folder / _filled_in(request, request.value("output") or _OUTPUT)),
@@ -149,13 +149,18 @@ def facts(job: Submission, folder: Path) -> dict[str, str]:
         "TresPerNode": request.value("gres") and f"gres:{request.value('gres')}",
         "TresPerJob": request.value("gpus") and f"gres:gpu:{request.value('gpus')}",
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _filled_in(request: Request, pattern: str) -> str:
     """Return the name of a file of output, as far as it is known (sbatch(1), FILENAME PATTERN)."""
-    known = {"j": JOB_ID, "A": JOB_ID, "x": request.job_name or "sbatch", "u": submitter.name()}
-    return re.sub("%([jAxu])", lambda found: known[found[1]], pattern)
+    values_by_letter = {
+        "j": JOB_ID,
+        "A": JOB_ID,
+        "x": request.job_name or "sbatch",
+        "u": submitter.name(),
+    }
+    return re.sub("%([jAxu])", lambda match: values_by_letter[match[1]], pattern)
 
 
 def on_this_host(job: Job) -> Job:
@@ -172,10 +177,10 @@ def _gpus(request: Request) -> list[int]:
 
     A job that asks for none is tried with one.
     """
-    least = 0 if request.asks_for_gpu else 1
+    fewest = 0 if request.asks_for_gpu else 1
     return [
-        each.gpus_per_node or each.gpus_total or (1 if each.accelerators else least)
-        for each in request.components
+        component.gpus_per_node or component.gpus_total or (1 if component.accelerators else fewest)
+        for component in request.components
     ]
 
 
@@ -193,10 +198,10 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     else:
         variables = {name: environ[name] for name in _LOGIN_VARIABLES if name in environ}
     for word in words:
-        name, given, value = word.partition("=")
+        name, has_value, value = word.partition("=")
         if word.upper() == "ALL":
             variables |= environ
-        elif given:
+        elif has_value:
             variables[name] = value
         elif name in environ:
             variables[name] = environ[name]
@@ -222,7 +227,8 @@ def slurm_variables(request: Request) -> dict[str, str]:
     heterogeneous jobs, what a job of 22.05 finds (tests/integration/test_dry_run.py).
     """
     components = [
-        _of_component(*each) for each in zip(request.components, _gpus(request), strict=True)
+        _of_component(component, gpus)
+        for component, gpus in zip(request.components, _gpus(request), strict=True)
     ]
     if len(components) == 1:
         return components[0]
@@ -278,8 +284,8 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:
         variables["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
-    asked = {variable: request.value(option) for variable, option in _ASKED.items()}
-    variables |= {variable: value for variable, value in asked.items() if value is not None}
+    option_values = {variable: request.value(option) for variable, option in _ASKED.items()}
+    variables |= {variable: value for variable, value in option_values.items() if value is not None}
     for setting in request.memory:
         with suppress(gres.GresError):  # sbatch will say what is wrong with it
             mebibytes = gres.parse_memory(setting.value or "") // MIB
@@ -295,13 +301,13 @@ def _array_variables(array: str) -> dict[str, str]:
         return {}
     count = sum(map(len, ranges))
     if count < MOST_TASKS:
-        count = len({number for each in ranges for number in each})
-    first, *more = sorted({number for each in ranges for number in each[:2]})
+        count = len({number for numbers in ranges for number in numbers})
+    first, *later_numbers = sorted({number for numbers in ranges for number in numbers[:2]})
     return {
         "SLURM_ARRAY_JOB_ID": JOB_ID,
         "SLURM_ARRAY_TASK_ID": str(first),
         "SLURM_ARRAY_TASK_COUNT": str(count),
         "SLURM_ARRAY_TASK_MIN": str(first),
-        "SLURM_ARRAY_TASK_MAX": str(max(each[-1] for each in ranges)),
-        "SLURM_ARRAY_TASK_STEP": str(more[0] - first if more else 1),
+        "SLURM_ARRAY_TASK_MAX": str(max(numbers[-1] for numbers in ranges)),
+        "SLURM_ARRAY_TASK_STEP": str(later_numbers[0] - first if later_numbers else 1),
     }

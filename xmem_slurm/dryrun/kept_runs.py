@@ -80,8 +80,8 @@ def look_up(order: DryRunOrder) -> DryRunResult | None:
     none.
     """
     orders = [order] if order.origins != "none" else [order, replace(order, origins="hook")]
-    for each in orders:
-        record = STORE.read(_key(each))
+    for variant in orders:
+        record = STORE.read(_key(variant))
         if record is None:
             continue
         try:
@@ -109,7 +109,7 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
         STORE.write(
             _key(order),
             head,
-            [each.encode() for each in (bare, json.dumps(files), json.dumps(rests_on))],
+            [text.encode() for text in (bare, json.dumps(files), json.dumps(rests_on))],
         )
 
 
@@ -137,8 +137,8 @@ def _restored(record: StoredRecord, budget: Budget) -> DryRunResult | None:
         return None
     if head["spent"] > head["budget"] / 2 and budget.seconds > head["budget"]:
         return None
-    rests_on = [Evidence(*each) for each in json.loads(record.part(_RESTS_ON))]
-    files = _as_they_are([trace.File(*each) for each in json.loads(record.part(_FILES))])
+    rests_on = [Evidence(*fields) for fields in json.loads(record.part(_RESTS_ON))]
+    files = _as_they_are([trace.File(*fields) for fields in json.loads(record.part(_FILES))])
     if not evidence.unchanged(
         rests_on
     ):  # after their times were taken: what changes meanwhile is seen later
@@ -150,34 +150,44 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     """Return what a dry run read; None where that is not known, or it would perhaps not find the
     same again.
     """
-    found = result.found
-    if isinstance(found, NoEstimate):
-        return None if found.busy else found.files
-    most = SPENT_SHARE * (order.budget.seconds - LAST_WORDS_SECONDS)
-    ended = all(each.seen is not None and each.seen.end for each in found)
-    is_fact = ended or order.brief or result.spent.seconds >= most
-    if not found or not is_fact or any(each.failure is not None for each in found):
+    answer = result.answer
+    if isinstance(answer, NoEstimate):
+        return None if answer.busy else answer.files
+    budget_seconds = SPENT_SHARE * (order.budget.seconds - LAST_WORDS_SECONDS)
+    ended = all(
+        process_trace.seen is not None and process_trace.seen.end for process_trace in answer
+    )
+    is_fact = ended or order.brief or result.spent.seconds >= budget_seconds
+    if (
+        not answer
+        or not is_fact
+        or any(process_trace.failure is not None for process_trace in answer)
+    ):
         return None
-    files = found[0].files
-    return files if files and all(each.files == files for each in found) else None
+    files = answer[0].files
+    return (
+        files if files and all(process_trace.files == files for process_trace in answer) else None
+    )
 
 
 def _with_files(result: DryRunResult, files: Sequence[trace.File]) -> DryRunResult:
     """Return a result with these as the files that its dry run read."""
-    if isinstance(result.found, NoEstimate):
-        error = result.found
+    if isinstance(result.answer, NoEstimate):
+        error = result.answer
         same = type(error)(
             str(error), files, on_any_gpu=error.on_any_gpu, fails=error.fails, busy=error.busy
         )
-        return replace(result, found=same)
-    return replace(result, found=[replace(each, files=files) for each in result.found])
+        return replace(result, answer=same)
+    return replace(
+        result, answer=[replace(process_trace, files=files) for process_trace in result.answer]
+    )
 
 
 def _as_they_are(files: Sequence[trace.File]) -> Sequence[trace.File]:
     """Return files with their times of now: what is made of a kept run rests on them as they
     are.
     """
-    now = []
+    updated = []
     for file in files:
         status = None
         if file.kind in ("R", "D"):
@@ -186,8 +196,8 @@ def _as_they_are(files: Sequence[trace.File]) -> Sequence[trace.File]:
         size_and_time = (
             (file.size, file.mtime_ns) if status is None else (status.st_size, status.st_mtime_ns)
         )
-        now.append(trace.File(file.kind, *size_and_time, file.path))
-    return now
+        updated.append(trace.File(file.kind, *size_and_time, file.path))
+    return updated
 
 
 def _key(order: DryRunOrder) -> str:
@@ -203,8 +213,8 @@ def _key(order: DryRunOrder) -> str:
     usual = Budget()
     budget = replace(order.budget, seconds=usual.seconds, wall_seconds=usual.wall_seconds)
     same = replace(order, job=replace(order.job, environ=environ), budget=budget, fresh=False)
-    what: list[Any] = [order_to_json(same), _of_ours()]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+    key_parts: list[Any] = [order_to_json(same), _of_ours()]
+    return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
 
 
 def _of_ours() -> list[tuple[str, int, int]]:
@@ -212,12 +222,12 @@ def _of_ours() -> list[tuple[str, int, int]]:
     on.
     """
     place = Path(xmem_slurm.__file__).parent
-    found = []
+    entries = []
     for folder, folders, names in os.walk(place):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(names):
             status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118 - hundreds of them
-            found.append(
+            entries.append(
                 (os.path.relpath(folder, place) + name, status.st_size, status.st_mtime_ns)
             )
-    return found
+    return entries

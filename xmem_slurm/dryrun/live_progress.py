@@ -43,10 +43,10 @@ class Heard:
         """Return it as it is now; another thread may ask."""
         with suppress(OSError, ValueError, AttributeError):
             while self._ear is not None:
-                said = self._ear.recv(100).decode("utf-8", "replace")
-                found = _SAID.fullmatch(said)
-                if found is not None:
-                    self._seconds, self._words = max(self._seconds, int(found[1])), found[2]
+                message = self._ear.recv(100).decode("utf-8", "replace")
+                match = _SAID.fullmatch(message)
+                if match is not None:
+                    self._seconds, self._words = max(self._seconds, int(match[1])), match[2]
         return self._words
 
     @contextmanager

@@ -111,24 +111,20 @@ class DryRunOrder:
     """Whether it was seen, on another kind of GPU, that the first stands for all."""
 
     @classmethod
-    def of(cls, job: Job, gpu: Gpu, budget: Budget, asked: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen
+    def of(cls, job: Job, gpu: Gpu, budget: Budget, run_options: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen
         """Return the order of a user; what makes no sense is as if it were not said."""
-        engine = asked.engine or job.environ.get("XMEM_ENGINE", "")
-        ranks = asked.ranks or job.environ.get("XMEM_RANKS", "")
-        tasks = asked.array_tasks or job.environ.get("XMEM_ARRAY_TASKS", "")
+        engine = run_options.engine or job.environ.get("XMEM_ENGINE", "")
+        ranks = run_options.ranks or job.environ.get("XMEM_RANKS", "")
+        tasks = run_options.array_tasks or job.environ.get("XMEM_ARRAY_TASKS", "")
         return cls(
             job,
             gpu,
             budget,
-            engine="device" if engine == "device" else "profile" if engine == "profile" else "auto",
-            wanted_ranks="all"
-            if ranks == "all"
-            else "last"
-            if ranks == "last"
-            else _numbers(ranks),
+            engine=_engine(engine),
+            wanted_ranks=_wanted_ranks(ranks),
             array_tasks=_numbers(tasks),
-            origins="hook" if asked.origins else "none",
-            fresh=asked.fresh,
+            origins="hook" if run_options.origins else "none",
+            fresh=run_options.fresh,
         )
 
     @property
@@ -146,10 +142,24 @@ class DryRunOrder:
             "XMEM_BRIEF": "1" if self.brief else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",
         }
-        own = {
+        job_variables = {
             name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE
         }
-        return own | {name: value for name, value in variables.items() if value is not None}
+        return job_variables | {
+            name: value for name, value in variables.items() if value is not None
+        }
+
+
+def _engine(text: str) -> Engine:
+    if text == "device":
+        return "device"
+    return "profile" if text == "profile" else "auto"
+
+
+def _wanted_ranks(text: str) -> WantedRanks:
+    if text == "all":
+        return "all"
+    return "last" if text == "last" else _numbers(text)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

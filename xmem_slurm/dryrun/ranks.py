@@ -60,12 +60,12 @@ def compared(
     if world == 1 or {trace.rank for trace in traces} != {0} or not _is_open(order):
         return traces
     batches_differ = any(trace.has(Doubt.OTHER_BATCHES) for trace in traces)
-    others = range(1, world) if batches_differ and world <= MOST else [world - 1]
+    other_ranks = range(1, world) if batches_differ and world <= MOST else [world - 1]
     alike = order.ranks_alike
-    if not alike and budget.left.has_room_for(took.part(len(others) + _AND_ANOTHER)):
+    if not alike and budget.left.has_room_for(took.part(len(other_ranks) + _AND_ANOTHER)):
         with suppress(NoEstimate):
             together = yield from budget.run(
-                replace(order, run_ranks=RunRanks((0, *others), world))
+                replace(order, run_ranks=RunRanks((0, *other_ranks), world))
             )
             beside = [trace for trace in together if trace.rank and trace.allocations]
             needed, needs = need(beside)[0], need(traces)[0]
@@ -85,9 +85,9 @@ def whole(traces: Sequence[Trace]) -> Sequence[Trace]:
         range(max((trace.world_size for trace in used), default=0))
     ):
         return traces
-    known = Doubt.OTHER_BATCHES
+    settled = Doubt.OTHER_BATCHES
     return [
-        replace(trace, doubts=[each for each in trace.doubts if each.doubt is not known])
+        replace(trace, doubts=[noted for noted in trace.doubts if noted.doubt is not settled])
         for trace in traces
     ]
 
@@ -146,11 +146,9 @@ def wanted(order: DryRunOrder, world: int) -> list[int]:
     """Return the ranks that a user asks for, of so many."""
     if order.wanted_ranks == "all":
         return list(range(world))
-    return (
-        [world - 1]
-        if order.wanted_ranks == "last"
-        else [n for n in order.wanted_ranks if n < world]
-    )
+    if order.wanted_ranks == "last":
+        return [world - 1]
+    return [rank for rank in order.wanted_ranks if rank < world]
 
 
 def sample(ranks: Sequence[int]) -> list[int]:

@@ -29,8 +29,10 @@ def covers(path: str, ours: Path) -> dict[Path, Path]:
     link to a program of another kind (a stub that is /bin/true, a wrapper for everything) is left
     alone: that program has other uses.
     """
-    found = (shutil.which(name, path=os.pathsep.join(_ALWAYS)) for name in runtimes.OF_IMAGES)
-    replaced = {Path(each).resolve(): Path(each) for each in found if each}
+    container_programs = (
+        shutil.which(name, path=os.pathsep.join(_ALWAYS)) for name in runtimes.OF_IMAGES
+    )
+    replaced = {Path(runtime).resolve(): Path(runtime) for runtime in container_programs if runtime}
     for folder in dict.fromkeys([*path.split(os.pathsep), *_ALWAYS]):
         if not folder.startswith("/") or Path(folder) == ours:
             continue

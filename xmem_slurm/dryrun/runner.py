@@ -158,19 +158,27 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         raise NoEstimate(f"the dry run left {outcome.kept_back}")
     files = trace_file.read_files(traces / _FILES)
     missing = fetchers.missing(traces, outcome.output_tail)
-    traces_read = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
+    traces_read = [
+        replace(_with_end(trace_read, outcome, missing), files=files) for trace_read in read(traces)
+    ]
     if os.path.lexists(traces / slurm_queries.MARK):
         itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
-        traces_read = [replace(each, doubts=[*each.doubts, itself]) for each in traces_read]
+        traces_read = [
+            replace(trace_read, doubts=[*trace_read.doubts, itself]) for trace_read in traces_read
+        ]
     failed_line = set_up.failure(outcome.output_head)
     if failed_line:
-        traces_read = [_after_failed_line(each, failed_line) for each in traces_read]
-    if not any(each.allocations or each.error for each in traces_read):
+        traces_read = [_after_failed_line(trace_read, failed_line) for trace_read in traces_read]
+    if not any(trace_read.allocations or trace_read.error for trace_read in traces_read):
         why = _why_nothing(traces, traces_read, outcome)
-        on_any_gpu = outcome.stopped is None and not any(each.recorded for each in traces_read)
+        on_any_gpu = outcome.stopped is None and not any(
+            trace_read.recorded for trace_read in traces_read
+        )
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
-        python = next((each.python for each in traces_read if each.python), _lacking(traces))
+        python = next(
+            (trace_read.python for trace_read in traces_read if trace_read.python), _lacking(traces)
+        )
         went_on = _went_on(python) if python not in why else ""
         before = f"; before that failed {failed_line}{went_on}" if failed_line not in why else ""
         no_fact = _is_no_fact(outcome, why)
@@ -182,7 +190,7 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
             busy=no_fact,
         )
     failed = outcome.returncode and outcome.stopped is None
-    if failed and not any(each.error or each.steps for each in traces_read):
+    if failed and not any(trace_read.error or trace_read.steps for trace_read in traces_read):
         code = outcome.returncode
         why = (
             f"the script ended with code {code} before any "
@@ -214,8 +222,8 @@ def _not_for_jobs(stand_ins: Path) -> list[Path]:
     """Return what of our own a job has no part in: kept answers, scripts of other jobs, locks of
     builds.
     """
-    others = [each for each in stand_ins.parent.iterdir() if each != stand_ins]
-    return [*others, builder.making(stand_ins), platformdirs.user_state_path("xmem-slurm")]
+    hidden = [entry for entry in stand_ins.parent.iterdir() if entry != stand_ins]
+    return [*hidden, builder.making(stand_ins), platformdirs.user_state_path("xmem-slurm")]
 
 
 def _temporary_folder() -> Path:
@@ -240,10 +248,10 @@ def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> t
         if outcome.stopped is not None:
             failure = trace.ScriptFailure(f"the dry run's {outcome.stopped} limit")
     elif failure is not None:
-        more = f" ({_read_only(outcome)})" if outcome.read_only else ""
+        detail = f" ({_read_only(outcome)})" if outcome.read_only else ""
         if failure.type in _EXITS and outcome.stopped is None:
-            more = _last_words(outcome)
-        failure = replace(failure, words=failure.words + more)
+            detail = _last_words(outcome)
+        failure = replace(failure, words=failure.words + detail)
     if failure is not None and missing:
         failure = replace(failure, words=failure.words + missing, offline=True)
     return replace(unended, failure=failure)
@@ -356,12 +364,12 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
     if note is not None:
         return note
     if outcome.stopped is not None:
-        more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
+        advice = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
         return (
             f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was "
-            f"used{more}"
+            f"used{advice}"
         )
-    if any(each.state == "importing" for each in traces_read):
+    if any(trace_read.state == "importing" for trace_read in traces_read):
         return "a process died while it imported torch" + _last_words(outcome)
     unreached = not traces_read and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
     if outcome.returncode:
@@ -409,8 +417,10 @@ def _raised_at(lines: Sequence[str]) -> str:
         lines = lines[:-1]
     if len(lines) < 2 or not lines[-2].startswith("  ") or lines[-1].startswith(" "):
         return ""
-    own = [frame for frame in map(_FRAME.match, lines) if frame and trace.is_users(frame[1])]
-    return f" ({own[-1][1]}:{own[-1][2]})" if own else ""
+    users_frames = [
+        frame for frame in map(_FRAME.match, lines) if frame and trace.is_users(frame[1])
+    ]
+    return f" ({users_frames[-1][1]}:{users_frames[-1][2]})" if users_frames else ""
 
 
 def _last_words(outcome: sandbox.Outcome) -> str:

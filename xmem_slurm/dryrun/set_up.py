@@ -34,7 +34,7 @@ def failure(output: bytes) -> str:
     """Return what is said of the first such line in what a script printed; "" where none is."""
     for line in output.decode(errors="replace").splitlines():
         for pattern in _FAILURES:
-            if (found := pattern.search(line)) is not None:
-                at = f"line {found['line']}: " if "line" in found.groupdict() else ""
-                return untrusted.plain(f"{at}{found['words'].strip()[:200]}")
+            if (match := pattern.search(line)) is not None:
+                at = f"line {match['line']}: " if "line" in match.groupdict() else ""
+                return untrusted.plain(f"{at}{match['words'].strip()[:200]}")
     return ""

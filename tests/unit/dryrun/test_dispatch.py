@@ -39,7 +39,7 @@ def wants(job: str, *gpus: str) -> Orders[str]:
     found = []
     for gpu in gpus:
         result = yield order(job, gpu)
-        found.append(str(result.found))
+        found.append(str(result.answer))
     return " ".join(found)
 
 

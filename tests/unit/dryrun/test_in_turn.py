@@ -28,7 +28,7 @@ def wants(*names: str) -> Orders[list[str]]:
     found = []
     for name in names:
         result = yield DryRunOrder(Job(name.encode(), (), Path("/"), {}), GPU, WHOLE)
-        found.append(f"{result.found} in {result.spent.seconds:.0f} s")
+        found.append(f"{result.answer} in {result.spent.seconds:.0f} s")
     return found
 
 

@@ -186,7 +186,7 @@ def test_that_there_is_no_estimate_is_known_too(order: DryRunOrder, model: Path)
         )
     )
     runner.give(order)
-    found = runner.give(order).found
+    found = runner.give(order).answer
     assert runner.count == 1
     assert isinstance(found, UnusedGpu)
     assert (str(found), found.on_any_gpu, found.files) == (

@@ -113,7 +113,7 @@ def test_a_dry_run_of_an_earlier_form_is_used_or_made_again(
     assert kept_runs.look_up(order) is None
     monkeypatch.setattr(kept_runs, "_key", lambda _order: "dry-run")
     result = kept_runs.look_up(order)
-    assert result is None or not isinstance(result.found, NoEstimate)
+    assert result is None or not isinstance(result.answer, NoEstimate)
 
 
 def test_what_earlier_recorders_wrote_counts(kept: Path) -> None:

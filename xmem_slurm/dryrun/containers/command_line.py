@@ -80,15 +80,12 @@ def variables(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, str]:
 def storage(start: Start) -> list[str]:
     """Return the options of a `podman run` that say where its images are."""
     words = [*start.before, *start.options]
-    found = [
-        (word, words[at + 1 : at + 2] if "=" not in word else []) for at, word in enumerate(words)
-    ]
-    return [
-        each
-        for word, value in found
-        if word.partition("=")[0] in OF_STORAGE
-        for each in (word, *value)
-    ]
+    chosen: list[str] = []
+    for at, word in enumerate(words):
+        name, has_value, _ = word.partition("=")
+        if name in OF_STORAGE:
+            chosen += [word] if has_value else words[at : at + 2]  # else the next word is its value
+    return chosen
 
 
 def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:
@@ -96,9 +93,9 @@ def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:
     kept: list[str] = []
     words = iter(options)
     for word in words:
-        name, given, _ = word.partition("=")
+        name, has_value, _ = word.partition("=")
         if name in runtime.dropped:
-            if runtime.dropped[name] and not given:
+            if runtime.dropped[name] and not has_value:
                 next(words, None)
         elif word in runtime.replaced:
             kept += runtime.replaced[word]

@@ -27,7 +27,7 @@ def runs_containers(job: Job) -> bool:
 
 def folders(job: Job) -> list[str]:
     """Return the folders from which the batch script starts a runtime by its path."""
-    return [each.decode() for each in _BY_PATH.findall(job.script)]
+    return [folder.decode() for folder in _BY_PATH.findall(job.script)]
 
 
 def has_image_files(job: Job) -> bool:

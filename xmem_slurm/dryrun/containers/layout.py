@@ -44,20 +44,20 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
         image = image.resolve(strict=True)
         linux.mount("tmpfs", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
         lower, upper, work, root = (place / name for name in ("lower", "upper", "work", "root"))
-        for each in (lower, upper, work, root):
-            each.mkdir()
+        for path in (lower, upper, work, root):
+            path.mkdir()
         if image.is_file():
             _mount_file(image, lower, environ)
         else:
             lower = image
         for folder in folders:
             (upper / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        here = Path.cwd()
+        working_folder = Path.cwd()
         os.chdir(lower)  # as the new root of a dry run does: no path to quote in the options
         linux.mount(
             "overlay", root, "overlay", 0, f"lowerdir=.,upperdir={upper},workdir={work},userxattr"
         )
-        os.chdir(here)
+        os.chdir(working_folder)
     except OSError as error:
         raise CannotEnterError(
             f"the image cannot be laid out for it: {error.strerror or error}"

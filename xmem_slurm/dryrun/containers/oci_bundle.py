@@ -19,12 +19,14 @@ def started(bundle: Path, folder: Path, command: Sequence[str]) -> list[str]:
         config = json.loads((bundle / "config.json").read_text(encoding="utf-8"))
         root = bundle / str(config["root"]["path"])
         mounts = [
-            each
-            for each in config.get("mounts", ())
-            if {"bind", "rbind"} & {*each.get("options", ())}
+            mount
+            for mount in config.get("mounts", ())
+            if {"bind", "rbind"} & {*mount.get("options", ())}
         ]
-        binds = [f"--bind={each['source']}:{each['destination']}" for each in mounts]
-        settings = [f"--set-env={each}" for each in config.get("process", {}).get("env", ())]
+        binds = [f"--bind={mount['source']}:{mount['destination']}" for mount in mounts]
+        settings = [
+            f"--set-env={variable}" for variable in config.get("process", {}).get("env", ())
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         root, binds, settings = bundle / "rootfs", [], []
     return ["ch-run", *binds, *settings, f"--cd={folder}", str(root), "--", *command]

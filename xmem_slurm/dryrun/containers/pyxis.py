@@ -49,70 +49,80 @@ def of_batch_script(job: Submission) -> dict[str, str]:
     if b"container-" not in (job.script or b"") and not any(
         "container-" in word for word in job.argv
     ):
-        return asked({}, job.environ)  # the script is not read once more
-    known = {each.name for each in job.plugins}
-    read = job.but(plugins=(*job.plugins, *(each for each in OPTIONS if each.name not in known)))
+        return container_options({}, job.environ)  # the script is not read once more
+    plugin_names = {plugin.name for plugin in job.plugins}
+    read = job.but(
+        plugins=(*job.plugins, *(option for option in OPTIONS if option.name not in plugin_names))
+    )
     of_script = read.parsed_script.components[0].directives if read.parsed_script else ()
-    occurrences = [*(each.occurrence for each in of_script), *read.command_line.components[0]]
-    ours = {each.name for each in OPTIONS}
-    return asked(
-        {each.name: each.value or "" for each in occurrences if each.name in ours}, job.environ
+    occurrences = [
+        *(directive.occurrence for directive in of_script),
+        *read.command_line.components[0],
+    ]
+    ours = {option.name for option in OPTIONS}
+    return container_options(
+        {
+            occurrence.name: occurrence.value or ""
+            for occurrence in occurrences
+            if occurrence.name in ours
+        },
+        job.environ,
     )
 
 
-def asked(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+def container_options(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a container, those in variables among them; none where no container is
     asked for.
     """
-    found = dict(given)
+    merged = dict(options)
     for option in OPTIONS:
         value = environ.get("PYXIS_" + option.name.upper().replace("-", "_"))
-        if value is None or {option.name, f"no-{option.name}"} & given.keys():
+        if value is None or {option.name, f"no-{option.name}"} & options.keys():
             continue
         if option.arity == REQUIRED:
-            found[option.name] = value
+            merged[option.name] = value
         elif value in _SAID:
-            found[_SAID[value] + option.name] = ""
-    return found if is_container(found) else {}
+            merged[_SAID[value] + option.name] = ""
+    return merged if is_container(merged) else {}
 
 
-def is_container(given: Mapping[str, str]) -> bool:
+def is_container(options: Mapping[str, str]) -> bool:
     """Whether a task with these options runs in a container."""
-    return bool(given.keys() & {"container-image", "container-name"})
+    return bool(options.keys() & {"container-image", "container-name"})
 
 
 def started(
-    given: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str]
+    options: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str]
 ) -> list[str]:
     """Return the `enroot start` for a task with these options."""
-    image = given.get("container-image") or f"pyxis_{given['container-name'].partition(':')[0]}"
-    if "container-image" in given and not image.startswith((".", "/")):
+    image = options.get("container-image") or f"pyxis_{options['container-name'].partition(':')[0]}"
+    if "container-image" in options and not image.startswith((".", "/")):
         image = f"docker://{image.removeprefix('docker://')}"
     words = ["enroot", "start", "--rw"]
-    words += ["--root"] if "no-container-remap-root" not in given else []
-    for mount in filter(None, given.get("container-mounts", "").split(",")):
-        source, _, rest = mount.partition(":")
-        target, _, flags = rest.partition(":")
-        options = ",".join(["x-create=auto", "rbind", *filter(None, flags.split("+"))])
-        words += ["--mount", f"{source}:{target or source}:none:{options}"]
-    wins = given.get("container-env", "").split(",")
+    words += ["--root"] if "no-container-remap-root" not in options else []
+    for mount in filter(None, options.get("container-mounts", "").split(",")):
+        source, _, target_and_flags = mount.partition(":")
+        target, _, flags = target_and_flags.partition(":")
+        mount_options = ",".join(["x-create=auto", "rbind", *filter(None, flags.split("+"))])
+        words += ["--mount", f"{source}:{target or source}:none:{mount_options}"]
+    wins = options.get("container-env", "").split(",")
     for name in environ:
         if name in wins or not _OF_IMAGES.fullmatch(name):
             words += ["--env", name]
-    return [*words, image, *_in_folder(given.get("container-workdir"), command)]
+    return [*words, image, *_in_folder(options.get("container-workdir"), command)]
 
 
-def variables(given: Mapping[str, str]) -> dict[str, str]:
+def variables(options: Mapping[str, str]) -> dict[str, str]:
     """Return Enroot's settings for a task with these options; none where it runs in no
     container.
     """
-    if not is_container(given):
+    if not is_container(options):
         return {}
-    found = {"ENROOT_LOGIN_SHELL": "no"}
+    settings = {"ENROOT_LOGIN_SHELL": "no"}
     for option, value in {"container-mount-home": "yes", "no-container-mount-home": "no"}.items():
-        if option in given:
-            found["ENROOT_MOUNT_HOME"] = value
-    return found
+        if option in options:
+            settings["ENROOT_MOUNT_HOME"] = value
+    return settings
 
 
 def _in_folder(folder: str | None, command: Sequence[str]) -> list[str]:

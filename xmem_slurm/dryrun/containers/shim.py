@@ -79,12 +79,16 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
                 f"{name} starts containers as root, and a dry run cannot; another runtime can"
             )
         if start is None:
-            more = _become_root() if runtime.as_root and os.getuid() else {}
-            os.execve(program, [name, *arguments], _outside() | more)
+            root_variables = _become_root() if runtime.as_root and os.getuid() else {}
+            os.execve(program, [name, *arguments], _outside() | root_variables)
         _enter(name, program, runtime, start)
     except (CannotEnterError, OSError) as error:
-        said = f"{name} {' '.join(arguments[:2])}" if start is None else f"{name} {start.image}"
-        note(f"the script runs a container ({said}), and the dry run cannot go inside: {error}")
+        image = " ".join(arguments[:2]) if start is None else start.image
+        container_words = f"{name} {image}"
+        note(
+            f"the script runs a container ({container_words}), and the dry run cannot go inside: "
+            f"{error}"
+        )
         sys.stderr.write(f"{name}: {error}\n")
         raise SystemExit(127 if program is None else 1) from None
 
@@ -104,7 +108,7 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     if runtime.prefixes:
         before = [
             environ[name]
-            for name in (f"{each}PREPEND_PATH" for each in runtime.prefixes)
+            for name in (f"{prefix}PREPEND_PATH" for prefix in runtime.prefixes)
             if name in environ
         ]
         settings["PREPEND_PATH"] = os.pathsep.join([os.environ["XMEM_SHIMS"], *before[:1]])
@@ -133,7 +137,7 @@ def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], reme
     Raises:
         CannotEnterError: there is no such image.
     """
-    asked = [
+    inspect = [
         *podman,
         "image",
         "inspect",
@@ -141,7 +145,7 @@ def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], reme
         "{{range .Config.Env}}{{println .}}{{end}}",
         image,
     ]
-    shown = subprocess.run(asked, env=environ, capture_output=True, text=True, check=False)
+    shown = subprocess.run(inspect, env=environ, capture_output=True, text=True, check=False)
     if (
         shown.returncode
         and subprocess.run([*podman, "image", "exists", image], env=environ, check=False).returncode
@@ -157,13 +161,13 @@ def _become_root() -> dict[str, str]:
     Raises:
         CannotEnterError: there are no user namespaces.
     """
-    told = {
+    variables = {
         "_CONTAINERS_ROOTLESS_UID": str(os.getuid()),
         "_CONTAINERS_ROOTLESS_GID": str(os.getgid()),
     }
     refusals.check_namespaces()
     layout.own_namespaces(as_root=True)
-    return {"_CONTAINERS_USERNS_CONFIGURED": "done", **told}
+    return {"_CONTAINERS_USERNS_CONFIGURED": "done", **variables}
 
 
 def _remember(name: str, image: str) -> None:
@@ -173,7 +177,7 @@ def _remember(name: str, image: str) -> None:
     home = Path(os.environ.get("HOME", "/"), ".local", "share")
     stores = [Path(image), Path(os.environ.get("ENROOT_DATA_PATH", home / "enroot"), image)]
     stores += home.glob(_OF_PODMAN) if name.startswith("podman") else []
-    for path in {each.resolve() for each in stores if each.exists()}:
+    for path in {store.resolve() for store in stores if store.exists()}:
         status = path.stat()
         noted = [("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns)]
         noted += [("I", images.identity(path), 0)] if path.is_file() else []
@@ -197,11 +201,10 @@ def _settings(run: Path) -> dict[str, str]:
         for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
     )
     ours["XMEM_MOUNTS"] = json.dumps(
-        [each for each in mounts if not each[2].startswith(_PSEUDO)][::-1]
+        [mount for mount in mounts if not mount[2].startswith(_PSEUDO)][::-1]
     )
-    to_probe = (
-        "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"
-    )  # which the image or the job may set anew
+    # It leads to the probe; the image or the job may set it anew.
+    to_probe = "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"
     ours |= {to_probe: os.environ[to_probe]} if to_probe in os.environ else {}
     return ours
 
@@ -218,9 +221,9 @@ def _outside() -> dict[str, str]:
     )
     for name in ("PATH", "PYTHONPATH", "LD_PRELOAD"):
         theirs = [
-            each
-            for each in environ.pop(name, "").split(os.pathsep)
-            if each and not each.startswith(ours)
+            path
+            for path in environ.pop(name, "").split(os.pathsep)
+            if path and not path.startswith(ours)
         ]
         environ |= {name: os.pathsep.join(theirs)} if theirs else {}
     environ.setdefault("USER", environ.get("SLURM_JOB_USER", "nobody"))  # ch-run wants both

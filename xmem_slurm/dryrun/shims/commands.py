@@ -43,21 +43,21 @@ def nvidia_smi(arguments: Sequence[str]) -> None:
         heads = [f"{field} [MiB]" if field.startswith("memory.") else field for field in fields]
         print(", ".join(heads))  # noqa: T201
     for index, uuid in enumerate(uuids):
-        known = {
+        values_by_field = {
             "name": name,
             "gpu_name": name,
             "count": str(count),
             "index": str(index),
             "uuid": uuid,
         }
-        known |= {
+        values_by_field |= {
             "memory.total": total,
             "memory.free": total,
             "memory.used": "0 MiB",
             "utilization.gpu": "0 %",
         }
-        known |= {"compute_cap": os.environ["XMEM_DEVICE_CAPABILITY"]}
-        values = [known.get(field, "[N/A]") for field in fields]
+        values_by_field |= {"compute_cap": os.environ["XMEM_DEVICE_CAPABILITY"]}
+        values = [values_by_field.get(field, "[N/A]") for field in fields]
         if "nounits" in form:
             values = [value.removesuffix(" MiB").removesuffix(" %") for value in values]
         print(", ".join(values))  # noqa: T201

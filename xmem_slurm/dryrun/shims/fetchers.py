@@ -106,5 +106,5 @@ def missing(traces: Path, output: bytes = b"") -> str:
         )
     except (OSError, ValueError):
         return ""
-    asked = untrusted.plain(", ".join(dict.fromkeys(lines))[:_MOST_SAID])
-    return f"; the script had asked for {asked}, and a dry run has no network"
+    sources = untrusted.plain(", ".join(dict.fromkeys(lines))[:_MOST_SAID])
+    return f"; the script had asked for {sources}, and a dry run has no network"

@@ -39,10 +39,12 @@ def mpirun(arguments: Sequence[str]) -> None:
 
 
 def _start_mpi(rank: int, size: int, command: Sequence[str]) -> NoReturn:
-    here = max(1, size // int(os.environ.get("SLURM_NNODES", "1")))
-    os.environ.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=str(rank % here))
-    os.environ.update(OMPI_COMM_WORLD_SIZE=str(size), OMPI_COMM_WORLD_LOCAL_SIZE=str(here))
-    os.environ.update(XMEM_TASK=f"{rank}/{size}", XMEM_NODE=str(rank // here))
+    local_size = max(1, size // int(os.environ.get("SLURM_NNODES", "1")))
+    os.environ.update(
+        OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=str(rank % local_size)
+    )
+    os.environ.update(OMPI_COMM_WORLD_SIZE=str(size), OMPI_COMM_WORLD_LOCAL_SIZE=str(local_size))
+    os.environ.update(XMEM_TASK=f"{rank}/{size}", XMEM_NODE=str(rank // local_size))
     become(command)
 
 
@@ -58,20 +60,22 @@ _TORCHRUN_FLAGS = {
 
 def torchrun(arguments: Sequence[str]) -> None:
     """Run `torchrun [options] script` as its first worker would be run."""
-    options, index = _options(arguments, _TORCHRUN_FLAGS)
-    given = {name.replace("_", "-"): value for name, value in options.items()}
-    here, nodes = _processes(given.get("--nproc-per-node", "1")), _nodes(given.get("--nnodes", "1"))
-    python = [] if "--no-python" in given else [_interpreter_of("torchrun"), "-u"]
-    module = ["-m"] if given.keys() & {"-m", "--module"} else []
-    node = _node(given.get("--node-rank"), nodes)
-    chosen = chosen_of(here * nodes, range(node * here, (node + 1) * here))
+    as_written, index = _options(arguments, _TORCHRUN_FLAGS)
+    options = {name.replace("_", "-"): value for name, value in as_written.items()}
+    per_node = _processes(options.get("--nproc-per-node", "1"))
+    nodes = _nodes(options.get("--nnodes", "1"))
+    python = [] if "--no-python" in options else [_interpreter_of("torchrun"), "-u"]
+    module = ["-m"] if options.keys() & {"-m", "--module"} else []
+    node = _node(options.get("--node-rank"), nodes)
+    chosen = chosen_of(per_node * nodes, range(node * per_node, (node + 1) * per_node))
     os.environ.update(
-        TORCHELASTIC_RUN_ID=given.get("--rdzv-id", "none"), ROLE_NAME=given.get("--role", "default")
+        TORCHELASTIC_RUN_ID=options.get("--rdzv-id", "none"),
+        ROLE_NAME=options.get("--role", "default"),
     )
     os.environ.update(
-        TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS=given.get("--max-restarts", "0")
+        TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS=options.get("--max-restarts", "0")
     )
-    places, command = _places([here] * nodes), [*python, *module, *arguments[index:]]
+    places, command = _places([per_node] * nodes), [*python, *module, *arguments[index:]]
     at_once([partial(_start_rank, places[rank], command) for rank in chosen])
 
 
@@ -94,37 +98,37 @@ def deepspeed(arguments: Sequence[str]) -> None:
 
     Source of the options and of `--local_rank`: deepspeed/launcher/runner.py and launch.py.
     """
-    given, index = _options(arguments, _DEEPSPEED_FLAGS)
-    number = given.get("--num_gpus", given.get("--num_accelerators", "gpu"))
-    here, nodes = _processes(number), _nodes(given.get("--num_nodes", "1:1000000"))
-    gpus = _chosen_gpus(given)
-    places = _places([len(each) for each in gpus] or [here] * nodes)
-    python = [] if "--no_python" in given else [_interpreter_of("deepspeed"), "-u"]
-    module = ["-m"] if "--module" in given else []
+    options, index = _options(arguments, _DEEPSPEED_FLAGS)
+    number = options.get("--num_gpus", options.get("--num_accelerators", "gpu"))
+    per_node, nodes = _processes(number), _nodes(options.get("--num_nodes", "1:1000000"))
+    gpus = _chosen_gpus(options)
+    places = _places([len(numbers) for numbers in gpus] or [per_node] * nodes)
+    python = [] if "--no_python" in options else [_interpreter_of("deepspeed"), "-u"]
+    module = ["-m"] if "--module" in options else []
     commands = []
     for rank in chosen_of(len(places), range(len(places))):
         place = places[rank]
-        local_rank = [] if "--no_local_rank" in given else [f"--local_rank={place.local}"]
+        local_rank = [] if "--no_local_rank" in options else [f"--local_rank={place.local}"]
         words = [*python, *module, arguments[index], *local_rank, *arguments[index + 1 :]]
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus[place.node]))} if gpus else {}
         commands.append(partial(_start_rank, place, words, visible))
     at_once(commands)
 
 
-def _chosen_gpus(given: Mapping[str, str]) -> list[list[int]]:
+def _chosen_gpus(options: Mapping[str, str]) -> list[list[int]]:
     """Return which GPUs of each node --include or --exclude leaves; [] where neither is given.
 
     The text is "host[:gpu,gpu]@host...", without GPUs: all of the host's. Of nodes that have none
     left there is no list. Source: `main` and `parse_resource_filter` of DeepSpeed 0.19
     (deepspeed/launcher/runner.py), which refuse what is refused here.
     """
-    included = given.get("--include", given.get("-i", ""))
-    excluded = given.get("--exclude", given.get("-e", ""))
+    included = options.get("--include", options.get("-i", ""))
+    excluded = options.get("--exclude", options.get("-e", ""))
     if not included and not excluded:
         return []
     if included and excluded:
         _refuse("include_str and exclude_str are mutually exclusive.")
-    if given.keys() & {"--num_nodes", "--num_gpus", "--num_accelerators"}:
+    if options.keys() & {"--num_nodes", "--num_gpus", "--num_accelerators"}:
         _refuse("Cannot specify num_nodes/gpus with include/exclude")
     every, named = set(range(int(os.environ["XMEM_DEVICE_COUNT"]))), dict[str, set[int]]()
     for part in (included or excluded).split("@"):
@@ -135,12 +139,13 @@ def _chosen_gpus(given: Mapping[str, str]) -> list[list[int]]:
     if included:
         nodes = [gpus or every for gpus in named.values()]
     else:
-        more = 0 if "localhost" in named else _nodes("1:1000000") - len(named)
-        nodes = [every - gpus if gpus else set[int]() for gpus in named.values()] + [every] * more
-    left = [sorted(gpus) for gpus in nodes if gpus]
-    if not left:
+        unnamed = 0 if "localhost" in named else _nodes("1:1000000") - len(named)
+        nodes = [every - gpus if gpus else set[int]() for gpus in named.values()]
+        nodes += [every] * unnamed
+    remaining = [sorted(gpus) for gpus in nodes if gpus]
+    if not remaining:
         _refuse("no GPU is left by --exclude")
-    return left
+    return remaining
 
 
 def _refuse(why: str) -> NoReturn:
@@ -156,15 +161,15 @@ def _options(arguments: Sequence[str], flags: set[str]) -> tuple[dict[str, str],
     torchrun takes an option with `-` and `_` alike, so flags are compared without that difference.
     """
     plain = {flag.replace("_", "-") for flag in flags}
-    index, given = 0, dict[str, str]()
+    index, options = 0, dict[str, str]()
     while index < len(arguments) and arguments[index].startswith("-"):
         name, has_value, value = arguments[index].partition("=")
         if not has_value and name.replace("_", "-") not in plain:
             index += 1
             value = arguments[index] if index < len(arguments) else ""
-        given[name] = value
+        options[name] = value
         index += 1
-    return given, index
+    return options, index
 
 
 def _processes(text: str) -> int:
@@ -177,20 +182,18 @@ def _processes(text: str) -> int:
 
 def _nodes(text: str) -> int:
     """Return how many nodes take part: a number, or as many of a range as the job has."""
-    least, _, most = text.partition(":")
-    return min(max(int(least), int(os.environ.get("SLURM_NNODES", "1"))), int(most or least))
+    minimum, _, maximum = text.partition(":")
+    return min(max(int(minimum), int(os.environ.get("SLURM_NNODES", "1"))), int(maximum or minimum))
 
 
-def _node(given: str | None, nodes: int) -> int:
+def _node(node_rank: str | None, nodes: int) -> int:
     """Return which of the nodes this launcher is on: what it was told, else the task that it is."""
     task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
-    node = (
-        int(given)
-        if given is not None and given.isdecimal()
-        else int(task)
-        if int(tasks) == nodes
-        else 0
-    )
+    node = 0
+    if node_rank is not None and node_rank.isdecimal():
+        node = int(node_rank)
+    elif int(tasks) == nodes:  # one launcher a node
+        node = int(task)
     return min(node, nodes - 1)
 
 
@@ -200,14 +203,14 @@ class _RankPlace(NamedTuple):
     rank: int
     world: int
     local: int
-    here: int
+    per_node: int
     node: int
     nodes: int
 
 
 def _places(processes: Sequence[int]) -> list[_RankPlace]:
     """Return the place of each rank, with so many processes on each node."""
-    of_nodes = [(node, local) for node, here in enumerate(processes) for local in range(here)]
+    of_nodes = [(node, local) for node, count in enumerate(processes) for local in range(count)]
     return [
         _RankPlace(rank, len(of_nodes), local, processes[node], node, len(processes))
         for rank, (node, local) in enumerate(of_nodes)
@@ -220,10 +223,10 @@ def _start_rank(
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> NoReturn:
     """Become this rank, with such variables and what torch.distributed's `env://` reads."""
-    rank, world, local, here, node, nodes = map(str, place)
+    rank, world, local, per_node, node, nodes = map(str, place)
     os.environ.update(RANK=rank, ROLE_RANK=rank, LOCAL_RANK=local, GROUP_RANK=node)
     os.environ.update(WORLD_SIZE=world, ROLE_WORLD_SIZE=world)
-    os.environ.update(LOCAL_WORLD_SIZE=here, GROUP_WORLD_SIZE=nodes, XMEM_NODE=node)
+    os.environ.update(LOCAL_WORLD_SIZE=per_node, GROUP_WORLD_SIZE=nodes, XMEM_NODE=node)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", **variables)
     become(command)
 

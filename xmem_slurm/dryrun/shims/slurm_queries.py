@@ -163,8 +163,8 @@ def known(environ: Mapping[str, str], now: float) -> dict[str, str]:
     facts |= dict.fromkeys(
         ("Account", "QOS", "Dependency", "ReqNodeList", "ExcNodeList", "Features", "Command"), _NULL
     )
-    given: dict[str, str] = json.loads(environ.get(FACTS, "{}"))
-    return facts | {"Reason": "None"} | given
+    from_submission: dict[str, str] = json.loads(environ.get(FACTS, "{}"))
+    return facts | {"Reason": "None"} | from_submission
 
 
 def _is_own(number: str) -> bool:
@@ -196,8 +196,8 @@ def _apart(word: str) -> list[str]:
 def _of_names(text: str) -> str:
     """Return the letters that --Format's names stand for, each as wide as is asked for."""
     fields = []
-    for each in text.split(","):
-        name, _, size = each.partition(":")
+    for field in text.split(","):
+        name, _, size = field.partition(":")
         fields.append(f"%{size or _WIDTH}{_NAMES.get(name.lower(), 'X')}")
     return "".join(fields)
 
@@ -205,13 +205,9 @@ def _of_names(text: str) -> str:
 def _filled_in(form: str, row: Mapping[str, str]) -> str:
     def padded(field: re.Match[str]) -> str:
         text, width = row.get(field[3], "N/A"), int(field[2] or 0)
-        return (
-            text
-            if not width
-            else text[:width].rjust(width)
-            if field[1]
-            else text[:width].ljust(width)
-        )
+        if not width:
+            return text
+        return text[:width].rjust(width) if field[1] else text[:width].ljust(width)
 
     return _FIELD.sub(padded, form)
 
@@ -222,7 +218,7 @@ def _moment(seconds: float) -> str:
 
 def _span(seconds: float) -> str:
     """Write a time as scontrol does: `1-00:00:00`, `00:05:00`."""
-    minutes, rest = divmod(max(0, int(seconds)), 60)
+    minutes, remainder = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return (f"{days}-" if days else "") + f"{hours:02}:{minutes:02}:{rest:02}"
+    return (f"{days}-" if days else "") + f"{hours:02}:{minutes:02}:{remainder:02}"

@@ -22,7 +22,7 @@ class _Step(NamedTuple):
     """
 
     component: int
-    given: dict[str, str]
+    options: dict[str, str]
     command: Sequence[str]
 
     def variable(self, name: str) -> str | None:
@@ -33,14 +33,14 @@ class _Step(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        given = self.given.get("nodes", "").partition("-")[0]
-        nodes = _number(given) or _number(self.variable("SLURM_JOB_NUM_NODES")) or 1
-        return min(nodes, _number(self.given.get("ntasks")) or nodes)
+        nodes_option = self.options.get("nodes", "").partition("-")[0]
+        nodes = _number(nodes_option) or _number(self.variable("SLURM_JOB_NUM_NODES")) or 1
+        return min(nodes, _number(self.options.get("ntasks")) or nodes)
 
     @property
     def tasks(self) -> int:
-        tasks = _number(self.given.get("ntasks")) or self.nodes * (
-            _number(self.given.get("ntasks-per-node")) or 0
+        tasks = _number(self.options.get("ntasks")) or self.nodes * (
+            _number(self.options.get("ntasks-per-node")) or 0
         )
         return tasks or max(self.nodes, _number(self.variable("SLURM_NTASKS")) or 1)
 
@@ -51,19 +51,17 @@ class _Step(NamedTuple):
 
         `*` stands for all tasks that no line before names.
         """
-        if "multi-prog" not in self.given:
+        if "multi-prog" not in self.options:
             return []
-        started, left = [], list(range(self.tasks))
+        started, unclaimed = [], list(range(self.tasks))
         for line in (
             Path(self.command[0]).read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
         ):
             named, *command = shlex.split(line, comments=True) or [""]
-            tasks = (
-                [task for task in left if named == "*" or task in _numbers(named)]
-                if command
-                else []
-            )
-            left = [task for task in left if task not in tasks]
+            tasks = []
+            if command:
+                tasks = [task for task in unclaimed if named == "*" or task in _numbers(named)]
+            unclaimed = [task for task in unclaimed if task not in tasks]
             started += [(tasks, command)] if tasks else []
         return started
 
@@ -112,19 +110,18 @@ def _choose_tasks(steps: Sequence[_Step]) -> None:
     Those are all tasks of its first node where they are more than the GPUs there, and of several
     programs (--multi-prog) the first task of each.
     """
-    asked, before = set[int](), 0
+    chosen, before = set[int](), 0
     for step in steps:
-        gpus = int(
-            step.variable("XMEM_DEVICE_COUNT") or 0
-        )  # nothing is known in an empty environment
-        here = -(-step.tasks // step.nodes)
-        shared = range(min(here, MOST_TASKS)) if 0 < gpus < here else range(1)
-        if here - len(shared) and len(shared) > 1:
-            os.environ["XMEM_TASKS_NOT_RUN"] = str(here - len(shared))
-        asked |= {before + task for task in {*shared, *(tasks[0] for tasks, _ in step.programs)}}
+        # Nothing is known in an empty environment.
+        gpus = int(step.variable("XMEM_DEVICE_COUNT") or 0)
+        per_node = -(-step.tasks // step.nodes)
+        shared = range(min(per_node, MOST_TASKS)) if 0 < gpus < per_node else range(1)
+        if per_node - len(shared) and len(shared) > 1:
+            os.environ["XMEM_TASKS_NOT_RUN"] = str(per_node - len(shared))
+        chosen |= {before + task for task in {*shared, *(tasks[0] for tasks, _ in step.programs)}}
         before += step.tasks
-    if len(asked) > len(steps):
-        os.environ["XMEM_RUN_RANKS"] = f"{','.join(map(str, sorted(asked)))}/{before}"
+    if len(chosen) > len(steps):
+        os.environ["XMEM_RUN_RANKS"] = f"{','.join(map(str, sorted(chosen)))}/{before}"
 
 
 def _steps(arguments: Sequence[str]) -> list[_Step]:
@@ -134,10 +131,10 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
     for index, end in enumerate([*colons, len(arguments)]):
         words = arguments[colons[index - 1] + 1 if index else 0 : end]
         occurrences, command = options.scan(words, options.srun_table().with_options(pyxis.OPTIONS))
-        given = {each.name: each.value or "" for each in occurrences}
-        group = given.get("het-group") or given.get("pack-group") or str(index)
+        values = {occurrence.name: occurrence.value or "" for occurrence in occurrences}
+        group = values.get("het-group") or values.get("pack-group") or str(index)
         if command < len(words):
-            steps += [_Step(component, given, words[command:]) for component in _numbers(group)]
+            steps += [_Step(component, values, words[command:]) for component in _numbers(group)]
     return steps
 
 
@@ -153,13 +150,15 @@ def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
     """Become task `number` of one of the steps that srun starts together; tasks fill one node after
     another.
     """
-    nodes, tasks = sum(each.nodes for each in steps), sum(each.tasks for each in steps)
-    before = [(each.nodes, each.tasks) for each in steps if each.component < step.component]
+    nodes, tasks = sum(peer.nodes for peer in steps), sum(peer.tasks for peer in steps)
+    before = [(peer.nodes, peer.tasks) for peer in steps if peer.component < step.component]
     per_node = -(-step.tasks // step.nodes)
     node, local = divmod(number, per_node)
     node += sum(nodes for nodes, _ in before)
-    of_task = _number(step.given.get("gpus-per-task") or step.variable("SLURM_GPUS_PER_TASK"))
-    of_job = {name: step.variable(name) for name in (f"SLURM_JOB_{each}" for each in _OF_COMPONENT)}
+    of_task = _number(step.options.get("gpus-per-task") or step.variable("SLURM_GPUS_PER_TASK"))
+    of_job = {
+        name: step.variable(name) for name in (f"SLURM_JOB_{suffix}" for suffix in _OF_COMPONENT)
+    }
     os.environ.update({name: value for name, value in of_job.items() if value is not None})
     os.environ.update(dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), "0"))
     os.environ.update(SLURM_LOCALID=str(local), SLURM_NODEID=str(node), XMEM_NODE=str(node))
@@ -178,7 +177,7 @@ def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
         _see_gpus(range(int(count)))
     if of_task:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
         _see_gpus(range(local * of_task, (local + 1) * of_task))
-    command, container = step.command_of(number), pyxis.asked(step.given, os.environ)
+    command, container = step.command_of(number), pyxis.container_options(step.options, os.environ)
     if container:
         os.environ.update(pyxis.variables(container))
         command = pyxis.started(container, command, os.environ)

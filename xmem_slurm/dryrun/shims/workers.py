@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NoReturn
 
 
-def chosen_of(total: int, own: range) -> list[int]:
-    """Return which of the workers `own`, of `total` in all, are started: those that hold a rank
-    that is asked for.
+def chosen_of(total: int, candidates: range) -> list[int]:
+    """Return which of the workers `candidates`, of `total` in all, are started: those that hold a
+    rank that is asked for.
     """
     ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
-    asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
-    return sorted(asked & set(own)) or [own[0]]
+    wanted = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
+    return sorted(wanted & set(candidates)) or [candidates[0]]
 
 
 def at_once(commands: Sequence[Callable[[], NoReturn]]) -> NoReturn:
@@ -66,11 +66,12 @@ def find(command: str) -> str | None:
 
 def become(words: Sequence[str]) -> NoReturn:
     """Become a command: a launcher or a container by way of its shim."""
-    shim = Path(
-        os.environ.get("XMEM_SHIMS", "/nowhere"), words[0]
-    )  # a script may have emptied the environment
-    known = "/" not in words[0] and words[0] not in ("srun", "sbatch") and os.access(shim, os.X_OK)
-    program = str(shim) if known else find(words[0])
+    # A script may have emptied the environment.
+    shim = Path(os.environ.get("XMEM_SHIMS", "/nowhere"), words[0])
+    has_shim = (
+        "/" not in words[0] and words[0] not in ("srun", "sbatch") and os.access(shim, os.X_OK)
+    )
+    program = str(shim) if has_shim else find(words[0])
     if program is None:
         sys.exit(f"{words[0]}: command not found")
     os.execv(program, [*words])
