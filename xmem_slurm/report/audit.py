@@ -72,10 +72,10 @@ def asks_for(request: Request) -> list[str]:
     it.
     """
     return [
-        f"{each.resource}:{each.type or component.constraint or 'any'}"
-        f":{component.gpus_total or each.amount}"
+        f"{accelerator.resource}:{accelerator.type or component.constraint or 'any'}"
+        f":{component.gpus_total or accelerator.amount}"
         for component in request.components
-        for each in component.accelerators
+        for accelerator in component.accelerators
     ]
 
 
@@ -183,16 +183,16 @@ def decisions(folder: Path, read: MutableMapping[str, tuple[int, int]]) -> Itera
     with os.scandir(folder) as entries:
         users = {entry.name.partition(".")[0] for entry in entries if _ENDING in entry.name}
     for user in sorted(user for user in users if user.isdecimal()):
-        left = MOST_BYTES
+        unread_bytes = MOST_BYTES
         for inode, file in _unread(folder, user, read.get(user)):
             with file:
                 at = file.tell()
-                content = file.read(left)
-            left -= len(content)
-            whole = content.rfind(b"\n") + 1 or (len(content) if left == 0 else 0)
+                content = file.read(unread_bytes)
+            unread_bytes -= len(content)
+            whole = content.rfind(b"\n") + 1 or (len(content) if unread_bytes == 0 else 0)
             read[user] = inode, at + whole
             yield from _parsed(content[:whole])
-            if left == 0:
+            if unread_bytes == 0:
                 break
 
 
@@ -206,17 +206,17 @@ def _unread(
     for path in folder.glob(f"{current.name}?*") if read is not None else ():
         with suppress(FileNotFoundError):
             aside.append((path.lstat().st_mtime_ns, path.lstat().st_ino, path))
-    found = {inode: path for _, inode, path in sorted(aside)}
+    paths = {inode: path for _, inode, path in sorted(aside)}
     with suppress(FileNotFoundError):
-        found[current.lstat().st_ino] = current
-    inodes = list(found)
-    if read is None or read[0] not in found:
-        inodes = [inode for inode in inodes if found[inode] == current]
+        paths[current.lstat().st_ino] = current
+    inodes = list(paths)
+    if read is None or read[0] not in paths:
+        inodes = [inode for inode in inodes if paths[inode] == current]
     else:
         inodes = inodes[inodes.index(read[0]) :]
     for inode in inodes:
         with suppress(OSError):
-            file = open(os.open(found[inode], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: PTH123, SIM115
+            file = open(os.open(paths[inode], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: PTH123, SIM115
             status = os.fstat(file.fileno())
             if (
                 stat.S_ISREG(status.st_mode)

@@ -100,7 +100,8 @@ def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -
         ],
         reserved=_stairs([moment.reserved_bytes for moment in timeline.columns], top),
         capacities=[
-            Line(each.name, each.allocator_bytes, _y(each.allocator_bytes, top)) for each in near
+            Line(option.name, option.allocator_bytes, _y(option.allocator_bytes, top))
+            for option in near
         ],
         beyond=[option for option in options if option.allocator_bytes > NEAR * peak],
         ticks=_ticks(top),

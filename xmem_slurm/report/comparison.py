@@ -26,7 +26,7 @@ class BytesOf(JsonPart):
     after: _Bytes
 
     @property
-    def more(self) -> int:
+    def difference(self) -> int:
         """How much more there is."""
         return self.after - self.before
 
@@ -74,31 +74,33 @@ class _Site(NamedTuple):
 
 def compare(before: Report, after: Report) -> Comparison:
     """Compare two estimates. Places are those of the largest blocks that each names."""
-    ranks = [max(each.ranks, key=lambda rank: rank.required_bytes) for each in (before, after)]
-    one, other = ranks
-    sites = [_sites(rank) for rank in ranks]
+    largest_before = max(before.ranks, key=lambda rank: rank.required_bytes)
+    largest_after = max(after.ranks, key=lambda rank: rank.required_bytes)
+    sites = [_sites(rank) for rank in (largest_before, largest_after)]
     places = [
-        Place(before=sites[0][each], after=sites[1][each], **each._asdict())
-        for each in sites[0] | sites[1]
+        Place(before=sites[0][site], after=sites[1][site], **site._asdict())
+        for site in sites[0] | sites[1]
     ]
-    fits = [{option.name: option.fits for option in each.options} for each in (before, after)]
+    changed = [place for place in places if place.difference]
+    changed.sort(key=lambda place: -abs(place.difference))
+    fits = [{option.name: option.fits for option in report.options} for report in (before, after)]
     return Comparison(
         schema_version=1,
         required_bytes=BytesOf(before=before.required_bytes, after=after.required_bytes),
         peak_allocated_bytes=BytesOf(
-            before=one.peak_allocated_bytes, after=other.peak_allocated_bytes
+            before=largest_before.peak_allocated_bytes, after=largest_after.peak_allocated_bytes
         ),
         peak_reserved_bytes=BytesOf(
-            before=one.peak_reserved_bytes, after=other.peak_reserved_bytes
+            before=largest_before.peak_reserved_bytes, after=largest_after.peak_reserved_bytes
         ),
         margin_bytes=BytesOf(before=before.margin_bytes, after=after.margin_bytes),
         breakdown={
-            each: BytesOf(before=one.breakdown[each], after=other.breakdown[each])
-            for each in Category
+            category: BytesOf(
+                before=largest_before.breakdown[category], after=largest_after.breakdown[category]
+            )
+            for category in Category
         },
-        places=sorted((each for each in places if each.more), key=lambda each: -abs(each.more))[
-            :_MOST_PLACES
-        ],
+        places=changed[:_MOST_PLACES],
         options=[
             Fit(name=name, before=fits[0].get(name), after=fits[1].get(name))
             for name in fits[0] | fits[1]
@@ -107,17 +109,17 @@ def compare(before: Report, after: Report) -> Comparison:
 
 
 def _sites(rank: Rank) -> Counter[_Site]:
-    found = Counter[_Site]()
+    sizes = Counter[_Site]()
     for group in rank.largest:
-        found[_Site(group.category, group.module, group.file, group.line)] += (
+        sizes[_Site(group.category, group.module, group.file, group.line)] += (
             group.blocks * group.bytes_each
         )
-    return found
+    return sizes
 
 
-def lines(found: Comparison, names: Sequence[str]) -> list[str]:
+def lines(comparison: Comparison, names: Sequence[str]) -> list[str]:
     """Say it in lines for a terminal."""
-    table = [("", *names, "difference"), *rows(found)]
+    table = [("", *names, "difference"), *rows(comparison)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -125,23 +127,25 @@ def lines(found: Comparison, names: Sequence[str]) -> list[str]:
     ]
 
 
-def rows(found: Comparison) -> Iterator[tuple[str, str, str, str]]:
+def rows(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
     """Yield what is compared, in the one, in the other, and the difference, in words."""
-    yield _row("GPU memory needed", found.required_bytes)
-    yield _row("margin in it", found.margin_bytes)
-    yield _row("peak reserved", found.peak_reserved_bytes)
-    yield _row("peak allocated", found.peak_allocated_bytes)
-    for category, sizes in sorted(found.breakdown.items(), key=lambda each: -abs(each[1].more)):
+    yield _row("GPU memory needed", comparison.required_bytes)
+    yield _row("margin in it", comparison.margin_bytes)
+    yield _row("peak reserved", comparison.peak_reserved_bytes)
+    yield _row("peak allocated", comparison.peak_allocated_bytes)
+    for category, sizes in sorted(
+        comparison.breakdown.items(), key=lambda entry: -abs(entry[1].difference)
+    ):
         if sizes.before or sizes.after:
             yield _row(f"  {CATEGORY_NAMES[category]}", sizes)
-    for place in found.places:
+    for place in comparison.places:
         where = ", ".join(
             filter(
                 None, [place.module, place.file and f"{place.file.rpartition('/')[2]}:{place.line}"]
             )
         )
         yield _row(f"  {CATEGORY_NAMES[place.category]} ({where or 'not known where'})", place)
-    for option in found.options:
+    for option in comparison.options:
         yield (
             option.name,
             ANSWERS[option.before],
@@ -150,19 +154,23 @@ def rows(found: Comparison) -> Iterator[tuple[str, str, str, str]]:
         )
 
 
-def _row(what: str, sizes: BytesOf) -> tuple[str, str, str, str]:
-    sign = "-" if sizes.more < 0 else "+"
+def _row(label: str, sizes: BytesOf) -> tuple[str, str, str, str]:
+    sign = "-" if sizes.difference < 0 else "+"
     return (
-        what,
+        label,
         human(sizes.before),
         human(sizes.after),
-        f"{sign}{human(abs(sizes.more))}" if sizes.more else "same",
+        f"{sign}{human(abs(sizes.difference))}" if sizes.difference else "same",
     )
 
 
-def page(found: Comparison, names: Sequence[str]) -> str:
+def page(comparison: Comparison, names: Sequence[str]) -> str:
     """Return the table as one HTML file that needs nothing else."""
-    values = {"names": names, "rows": list(rows(found)), "document": found.model_dump(mode="json")}
+    values = {
+        "names": names,
+        "rows": list(rows(comparison)),
+        "document": comparison.model_dump(mode="json"),
+    }
     return resources.render(
         resources.template_places("report"), "comparison.html.j2", values, html=True
     )

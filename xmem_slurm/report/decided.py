@@ -26,11 +26,11 @@ _LATE = (
 
 def lines(decision: Decision, *, dry_run: bool = False, verbose: bool = False) -> list[str]:
     """Return the lines about a decision; with `dry_run` nothing is submitted."""
-    now = [*_first(decision, dry_run=dry_run), *(decision.lines if verbose else decision.brief)]
+    shown = [*_first(decision, dry_run=dry_run), *(decision.lines if verbose else decision.brief)]
     if decision.known_since is None:
-        return now
+        return shown
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(decision.known_since))
-    return [*now, f"known since {when}: nothing that the dry run read has changed"]
+    return [*shown, f"known since {when}: nothing that the dry run read has changed"]
 
 
 def _first(decision: Decision, *, dry_run: bool) -> list[str]:
@@ -68,7 +68,7 @@ def by_options(line: str) -> str:
 
     An answer is kept with its words, and may be given to either.
     """
-    return _HINT.sub(lambda found: f"--xmem-{found[1].lower().replace('_', '-')}", line)
+    return _HINT.sub(lambda match: f"--xmem-{match[1].lower().replace('_', '-')}", line)
 
 
 def of_component(request: Request, component: int, text: str) -> str:
@@ -80,4 +80,6 @@ def of_components(request: Request, reasons: Mapping[int, str]) -> str:
     """Say of each component why there is no estimate; once where it is the same."""
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
-    return "; ".join(of_component(request, *each) for each in sorted(reasons.items()))
+    return "; ".join(
+        of_component(request, component, reason) for component, reason in sorted(reasons.items())
+    )

@@ -33,9 +33,8 @@ def write(
     Raises:
         OSError: a file cannot be written.
     """
-    writer = writer or next(
-        (each for ending, each in WRITERS.items() if path.name.endswith(ending)), json.write
-    )
+    by_ending = (named for ending, named in WRITERS.items() if path.name.endswith(ending))
+    writer = writer or next(by_ending, json.write)
     if writer is html.write:
         writer = partial(writer, templates=templates)
     for component, sizing in sized.items():

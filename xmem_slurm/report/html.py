@@ -93,7 +93,7 @@ def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) ->
     )
     listed = {id(group) for group in groups[:MOST_GROUPS]}
     full = segment_map(rank.trace, memory.fullest.event)
-    rest = groups[MOST_GROUPS:]
+    unlisted = groups[MOST_GROUPS:]
     drawn = chart(memory, options, rank.trace.rank)
     needed = f"{human(rank.required_bytes)} needed: {human(rank.fits_in_bytes)} here"
     return {
@@ -109,8 +109,8 @@ def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) ->
             for line in lines
             if (rows := [group for group in line.groups if id(group) in listed])
         ],
-        "rest_count": sum(len(group.numbers) for group in rest),
-        "rest_bytes": sum(group.total_bytes for group in rest),
+        "rest_count": sum(len(group.numbers) for group in unlisted),
+        "rest_bytes": sum(group.total_bytes for group in unlisted),
         "data": {
             "columns": hover_columns(memory.columns),
             "names": ["reserved", *(CATEGORY_NAMES[category] for category in STACK)],

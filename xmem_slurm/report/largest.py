@@ -47,21 +47,18 @@ class Group:
     @property
     def blocks(self) -> str:
         """How many, of what size."""
-        return (
-            f"{len(self.numbers)} x {human(self.bytes_each)}"
-            if len(self.numbers) > 1
-            else human(self.bytes_each)
-        )
+        times = f"{len(self.numbers)} x " if len(self.numbers) > 1 else ""
+        return f"{times}{human(self.bytes_each)}"
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """What they are, and where they were asked for."""
         where = ", ".join(filter(None, [self.site.module, self.line]))
         when = " in backward" if self.phase.startswith("backward") else ""
         return f"{CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
 
     def __str__(self) -> str:
-        return f"{self.blocks} {self.what}"
+        return f"{self.blocks} {self.description}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,8 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
         return replace(outlook, headroom_bytes=max(0, headroom), not_taken=sizing.no_smaller)
     # A replay that ends well takes its full time; with room for the need, or a verdict by its own
     # dry run, it is known.
-    known = headroom >= 0 or verdict.fits
-    failed = None if known else next(_failures(estimate, verdict.given), None)
+    is_known = headroom >= 0 or verdict.fits
+    failed = None if is_known else next(_failures(estimate, verdict.given), None)
     if failed is None:
         return replace(outlook, headroom_bytes=max(0, headroom))
     rank, how = failed

@@ -60,7 +60,7 @@ _UNSEEN = "used: not known; CUDA had started, but torch's counters had not been 
 def _became(outcome: JobOutcome, slurm_state: str) -> str:
     """Return what became of a job; what its processes do not say themselves, Slurm may know."""
     states = _of(outcome)
-    state = next(each for each in ("oom", "error", "running", "exit") if each in states)
+    state = next(state for state in ("oom", "error", "running", "exit") if state in states)
     if state == "running" and slurm_state in _IS_RUNNING:
         return "is running"
     if state == "running" and slurm_state:
@@ -81,9 +81,9 @@ def _used(outcome: JobOutcome) -> list[str]:
     took = f"torch reserved {human(device.reserved)}, allocated {human(device.allocated)}{retries}"
     lines = [f"used: {used}{took}"]
     if predicted is not None and predicted.reserved_bytes:
-        more = device.reserved / predicted.reserved_bytes - 1
-        how = f"{abs(more):.2%} {'more' if more > 0 else 'less'} than"
-        lines.append(f"torch reserved {how if more else 'exactly what was'} estimated")
+        excess = device.reserved / predicted.reserved_bytes - 1
+        how = f"{abs(excess):.2%} {'more' if excess > 0 else 'less'} than"
+        lines.append(f"torch reserved {how if excess else 'exactly what was'} estimated")
     return lines
 
 
@@ -93,16 +93,20 @@ def _host_memory(outcome: JobOutcome) -> list[str]:
     The step's peak has all of its processes on that node, and files that the kernel keeps cached
     and would give up.
     """
-    seen = [each.host_memory for each in outcome.processes if each.host_memory is not None]
-    if not seen:
+    peaks = [
+        process.host_memory for process in outcome.processes if process.host_memory is not None
+    ]
+    if not peaks:
         return []
-    most = max(seen, key=lambda each: max(each.step or 0, each.largest))
-    asked = f" of {human(most.asked)} asked" if most.asked else ""
+    peak = max(peaks, key=lambda host_peak: max(host_peak.step or 0, host_peak.largest))
+    asked_words = f" of {human(peak.asked)} asked" if peak.asked else ""
     until = ", when last heard of" if "running" in _of(outcome) else ""
-    if most.step is None:
-        return [f"host memory: peak {human(most.largest)}{asked}, of its largest process{until}"]
-    beside = f"with cached files; its largest process {human(most.largest)}"
-    return [f"host memory: peak {human(most.step)}{asked}, {beside}{until}"]
+    if peak.step is None:
+        return [
+            f"host memory: peak {human(peak.largest)}{asked_words}, of its largest process{until}"
+        ]
+    beside = f"with cached files; its largest process {human(peak.largest)}"
+    return [f"host memory: peak {human(peak.step)}{asked_words}, {beside}{until}"]
 
 
 def _fits(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
@@ -121,7 +125,7 @@ def _fits(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
 
 
 def _of(outcome: JobOutcome) -> set[str]:
-    return {each.state for each in outcome.processes}
+    return {process.state for process in outcome.processes}
 
 
 def _processes(outcome: JobOutcome) -> str:
@@ -135,23 +139,21 @@ def _promise(promise: float | None) -> str:
 
 def _would(reserved: int, outside: int, gpu: Gpu) -> str:
     spare = gpu.total_bytes - reserved - outside
-    return (
-        f"would have fitted; {human(spare)} to spare"
-        if spare >= 0
-        else f"{human(-spare)} too small"
-    )
+    if spare >= 0:
+        return f"would have fitted; {human(spare)} to spare"
+    return f"{human(-spare)} too small"
 
 
 def job_document(outcome: JobOutcome) -> dict[str, Any]:
     """Return what is known of a job, as one JSON object; sizes in bytes."""
     processes = [
         {
-            **each._asdict(),
-            "devices": [device._asdict() for device in each.devices],
-            "host_memory": None if each.host_memory is None else each.host_memory._asdict(),
+            **process._asdict(),
+            "devices": [device._asdict() for device in process.devices],
+            "host_memory": None if process.host_memory is None else process.host_memory._asdict(),
             "prediction": None,
         }
-        for each in outcome.processes
+        for process in outcome.processes
     ]
     predicted = outcome.prediction._asdict() if outcome.prediction is not None else None
     return {
@@ -204,11 +206,9 @@ def trust_lines(record: TrackRecord, days: float) -> list[str]:
         lines.append(f"{share} needed no more than was estimated with its margin{ran_out}")
         near = ", ".join(f"{record.within(share)} to {share:.0%}" for share in _NEAR)
         farthest = record.farthest
-        worst = (
-            f"; the most: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
-            if farthest
-            else ""
-        )
+        worst = ""
+        if farthest:
+            worst = f"; the most: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
         lines.append(f"torch reserved what was estimated: {near}{worst}")
     return lines + [
         f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()
@@ -240,29 +240,30 @@ def _signed(share: float) -> str:
 
 
 def learned_lines(
-    found: Sequence[LearnedMargin], said: Sequence[Lesson], nothing: Counter[str], drift: Drift
+    margins: Sequence[LearnedMargin], lessons: Sequence[Lesson], nothing: Counter[str], drift: Drift
 ) -> list[str]:
     """Return what jobs taught, what they did not, and whether what was promised holds."""
-    scripts = len({(each.user, each.script) for each in said})
-    lines = [f"{len(said)} jobs of {scripts} scripts say how much they needed"]
+    scripts = len({(lesson.user, lesson.script) for lesson in lessons})
+    lines = [f"{len(lessons)} jobs of {scripts} scripts say how much they needed"]
     lines += [f"{count} jobs say nothing: {why}" for why, count in nothing.most_common()]
-    for each in found:
-        where, what = ", ".join(sorted(each.gpus)), ", ".join(sorted(each.unseen)) or "no doubts"
-        margin = each.margin
+    for learned in margins:
+        gpus = ", ".join(sorted(learned.gpus))
+        doubts = ", ".join(sorted(learned.unseen)) or "no doubts"
+        margin = learned.margin
         lines.append(
-            f"{each.engine}, {where}, {what}: + {margin.share:.2%} is enough for "
+            f"{learned.engine}, {gpus}, {doubts}: + {margin.share:.2%} is enough for "
             f"{margin.probability:.0%}"
             f" ({margin.runs} jobs of {margin.models} scripts)"
         )
-    if not found:
+    if not margins:
         lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship hold")
     if drift.scripts:
-        told = (
+        held_words = (
             f"{drift.enough:.0%} of the jobs of the last {drift.scripts} scripts with a promise "
             "needed no more"
         )
         lines.append(
-            f"{told}; {drift.promised:.0%} was "
+            f"{held_words}; {drift.promised:.0%} was "
             f"promised{': that is a drift' if drift.is_one else ''}"
         )
     return lines

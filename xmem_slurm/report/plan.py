@@ -41,25 +41,25 @@ def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
         _cells(number, row, gpus, times.get(number), costs.get(number))
         for number, row in enumerate(advised)
     ]
-    found = _aligned([head, *body]) if advised else []
+    shown = _aligned([head, *body]) if advised else []
     changes = dict[tuple[str, ...], list[int]]()
     for number, row in enumerate(advised, 1):
         changes.setdefault(tuple(_change(plan, row)), []).append(number)
-    for (first, *more), numbers in changes.items():
-        found += [f"{', '.join(f'{number}.' for number in numbers)} {first}", *more]
-    return [*found, *_not_advised(plan), *_words(plan)]
+    for (first, *further), numbers in changes.items():
+        shown += [f"{', '.join(f'{number}.' for number in numbers)} {first}", *further]
+    return [*shown, *_not_advised(plan), *_words(plan)]
 
 
 def _not_advised(plan: Ways) -> list[str]:
     """Say in a line for each reason which ways are not advised, the most promising first."""
-    found = []
+    unadvised = []
     for status, why in ANSWERS.items():
         rows = [row for row in plan.rows if row.status == status]
         if rows:
             named = "; ".join(_named(row) for row in rows[:_MOST_NAMED])
-            left = f"; {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
-            found.append(f"{why}: {named}{left}")
-    return found
+            unnamed = f"; {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+            unadvised.append(f"{why}: {named}{unnamed}")
+    return unadvised
 
 
 def _named(row: Row) -> str:
@@ -77,8 +77,10 @@ def _named(row: Row) -> str:
     return words if row.estimate is None else f"{words} ({human(row.estimate.required_bytes)})"
 
 
-def _way(each: Candidate) -> str:
-    return " ".join(filter(None, (_gpus(each), _method(each), _batch(each), *_also(each))))
+def _way(candidate: Candidate) -> str:
+    return " ".join(
+        filter(None, (_gpus(candidate), _method(candidate), _batch(candidate), *_also(candidate)))
+    )
 
 
 def _cells(
@@ -98,27 +100,30 @@ def _cells(
     )
 
 
-def _gpus(each: Candidate) -> str:
-    return f"{each.gpus} x {each.option}" + (f" on {each.nodes} nodes" if each.nodes > 1 else "")
-
-
-def _method(each: Candidate) -> str:
-    return (
-        each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(each)
+def _gpus(candidate: Candidate) -> str:
+    return f"{candidate.gpus} x {candidate.option}" + (
+        f" on {candidate.nodes} nodes" if candidate.nodes > 1 else ""
     )
 
 
-def _tensor(each: Candidate) -> str:
-    return f", tensors on {each.tensor}" if each.tensor > 1 else ""
+def _method(candidate: Candidate) -> str:
+    shards = f" of {candidate.shards}" if candidate.method.is_hybrid else ""
+    return f"{candidate.method.name}{shards}{_tensor(candidate)}"
 
 
-def _batch(each: Candidate) -> str:
-    return f"{each.micro_batch} x {each.accumulation}" if each.micro_batch else "as it is"
+def _tensor(candidate: Candidate) -> str:
+    return f", tensors on {candidate.tensor}" if candidate.tensor > 1 else ""
 
 
-def _also(each: Candidate) -> list[str]:
+def _batch(candidate: Candidate) -> str:
+    if not candidate.micro_batch:
+        return "as it is"
+    return f"{candidate.micro_batch} x {candidate.accumulation}"
+
+
+def _also(candidate: Candidate) -> list[str]:
     """Return what a way is besides the columns of the table."""
-    return ["bf16"] * each.bf16 + ["checkpointing"] * each.checkpointing
+    return ["bf16"] * candidate.bf16 + ["checkpointing"] * candidate.checkpointing
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -131,59 +136,61 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _change(plan: Ways, row: Row) -> list[str]:
     """Say what makes a way that is advised so, and what of the training itself is another by it."""
-    variables, arguments = (
-        variables_for(plan.base, row.candidate),
-        arguments_for(plan.base, row.candidate),
-    )
+    variables = variables_for(plan.base, row.candidate)
+    arguments = arguments_for(plan.base, row.candidate)
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     words += [f"{name} {value}" for name, value in arguments.items()]
-    each = row.candidate
-    same = (each.gpus, each.nodes) == (plan.base.ranks, plan.base.nodes)
-    words += [] if same else [_processes(each)]
+    candidate = row.candidate
+    same = (candidate.gpus, candidate.nodes) == (plan.base.ranks, plan.base.nodes)
+    words += [] if same else [_processes(candidate)]
     also = f"{', '.join(_also(row.candidate))}: " if _also(row.candidate) else ""
-    found = [also + ("; ".join(words) or "as it is written")]
-    if plan.base.deepspeed is not None and files_for(plan.base, each):
-        other = plan.base.deepspeed.differences(deepspeed_config(plan.base, each))
-        found.append(f"   in that file, a copy: {', '.join(other)}")
+    descriptions = [also + ("; ".join(words) or "as it is written")]
+    if plan.base.deepspeed is not None and files_for(plan.base, candidate):
+        differences = plan.base.deepspeed.differences(deepspeed_config(plan.base, candidate))
+        descriptions.append(f"   in that file, a copy: {', '.join(differences)}")
     lacking = row.host.lacking if row.host is not None else ""
-    found += [f"   {lacking}"] if lacking else []
-    return found + [f"   changes: {each}" for each in what_changes(plan.base, row.candidate)]
+    descriptions += [f"   {lacking}"] if lacking else []
+    return descriptions + [
+        f"   changes: {change}" for change in what_changes(plan.base, row.candidate)
+    ]
 
 
-def _processes(each: Candidate) -> str:
-    where = "on one node" if each.nodes == 1 else f"on each of {each.nodes} nodes"
-    return f"{counted(each.per_node, 'process', 'processes')} {where}"
+def _processes(candidate: Candidate) -> str:
+    where = "on one node" if candidate.nodes == 1 else f"on each of {candidate.nodes} nodes"
+    return f"{counted(candidate.per_node, 'process', 'processes')} {where}"
 
 
 def _words(plan: Ways) -> list[str]:
     """Say what the table is, and what it is not."""
-    found = [f"{counted(plan.dry_runs, 'dry run')}; margins included"]
-    found += [_not_tried(plan)] if plan.not_tried else []
+    sentences = [f"{counted(plan.dry_runs, 'dry run')}; margins included"]
+    sentences += [_not_tried(plan)] if plan.not_tried else []
     if plan.of_another_batch:
         left_out = listed(plan.of_another_batch)
-        found.append(
+        sentences.append(
             f"not with {left_out} GPUs: a step would not be of {plan.base.batch:,} samples "
             "(--any-global-batch)"
         )
     if plan.not_ranked:
-        found.append(f"not ranked by speed: {plan.not_ranked}")
+        sentences.append(f"not ranked by speed: {plan.not_ranked}")
     else:
-        found.append(
+        sentences.append(
             "time and cost are for a sample, as multiples of the least; within 10 % they are a tie"
         )
     if (
         plan.base.training.by in ("transformers", "accelerate", "lightning")
         and not plan.base.training.has_deepspeed
     ):
-        found.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
+        sentences.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
     if plan.base.not_varied:
-        found.append(f"--vary batch_size={plan.base.vary} is not heeded: {plan.base.not_varied}")
+        sentences.append(
+            f"--vary batch_size={plan.base.vary} is not heeded: {plan.base.not_varied}"
+        )
     if plan.base.not_scaled:
-        found.append(plan.base.not_scaled)
-    reasons = dict.fromkeys(
-        reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons
-    )
-    return [*found, *([f"of the first: {'; '.join(reasons)}"] if reasons else [])]
+        sentences.append(plan.base.not_scaled)
+    first = plan.verified[0].estimate if plan.verified else None
+    if first is not None and first.reasons:
+        sentences.append(f"of the first: {'; '.join(dict.fromkeys(first.reasons))}")
+    return sentences
 
 
 def _not_tried(plan: Ways) -> str:
@@ -217,31 +224,31 @@ def _object(
     plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | None
 ) -> dict[str, Any]:
     """Return one candidate; its time and cost are multiples of the least."""
-    each, found = row.candidate, row.estimate if row.status != "failed" else None
+    candidate, estimate = row.candidate, row.estimate if row.status != "failed" else None
     return {
         "status": row.status.replace(" ", "-"),
-        "option": each.option,
-        "gpus": each.gpus,
-        "nodes": each.nodes,
-        "method": each.method.name,
-        "shards": each.shards,
-        "tensor_parallel": each.tensor,
-        "bf16": each.bf16,
-        "micro_batch": each.micro_batch or None,
-        "accumulation": each.accumulation,
-        "checkpointing": each.checkpointing,
-        "expandable_segments": each.expandable,
+        "option": candidate.option,
+        "gpus": candidate.gpus,
+        "nodes": candidate.nodes,
+        "method": candidate.method.name,
+        "shards": candidate.shards,
+        "tensor_parallel": candidate.tensor,
+        "bf16": candidate.bf16,
+        "micro_batch": candidate.micro_batch or None,
+        "accumulation": candidate.accumulation,
+        "checkpointing": candidate.checkpointing,
+        "expandable_segments": candidate.expandable,
         "capacity_bytes": gpu.total_bytes,
-        "required_bytes": found.required_bytes if found is not None else None,
-        "margin_bytes": found.largest.margin_bytes if found is not None else None,
+        "required_bytes": estimate.required_bytes if estimate is not None else None,
+        "margin_bytes": estimate.largest.margin_bytes if estimate is not None else None,
         "lower_bound_bytes": row.bound_bytes or None,
-        "confidence": found.confidence if found is not None else None,
+        "confidence": estimate.confidence if estimate is not None else None,
         "relative_time": time,
         "relative_cost": cost,
-        "variables": variables_for(plan.base, each),
-        "arguments": dict(arguments_for(plan.base, each)),
+        "variables": variables_for(plan.base, candidate),
+        "arguments": dict(arguments_for(plan.base, candidate)),
         "files": {
-            str(path): content.decode() for path, content in files_for(plan.base, each).items()
+            str(path): content.decode() for path, content in files_for(plan.base, candidate).items()
         },
         "changes": what_changes(plan.base, row.candidate),
         "why": row.why or None,

@@ -84,11 +84,11 @@ def segment_map(trace: Trace, event: int) -> SegmentMap:
     category = {
         block.ptr: trace.allocations[number].category.value for block, number in live.items()
     }
-    found = segments(run.allocator, live)
-    found.sort(key=lambda segment: segment["total_size"], reverse=True)
+    torch_segments = segments(run.allocator, live)
+    torch_segments.sort(key=lambda segment: segment["total_size"], reverse=True)
     spans: list[tuple[int, str]] = []
     ends: list[int] = []
-    for segment in found:
+    for segment in torch_segments:
         spans += [
             (block["size"], category.get(block["address"], FREE)) for block in segment["blocks"]
         ]
@@ -96,7 +96,7 @@ def segment_map(trace: Trace, event: int) -> SegmentMap:
     total = ends[-1] if ends else 0
     return SegmentMap(
         event,
-        [_segment(each["blocks"]) for each in found],
+        [_segment(segment["blocks"]) for segment in torch_segments],
         _areas(spans, total),
         _edges(ends, total),
     )

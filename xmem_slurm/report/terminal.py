@@ -85,19 +85,18 @@ def brief_line(sizing: Sizing, script: str | None = None) -> str:
 
     `script` is what the job's was called on the command line: `explain` finds its estimate by that.
     """
-    estimate, asked = sizing.estimate, sizing.asked
+    estimate, requested = sizing.estimate, sizing.asked
     failed = _set_up_failed(estimate)
-    first = (
-        "" if failed and estimate.first_reason.startswith(_LINE_FAILED) else estimate.first_reason
-    )
-    told = list(filter(None, (first, failed)))
-    more = f" (`{_explain(script)}` says more)" if len(estimate.reasons) > len(told) else ""
-    why = f": {'; '.join(told)}{more}" if told else _cut(estimate)
+    first = estimate.first_reason
+    if failed and first.startswith(_LINE_FAILED):
+        first = ""  # `failed` says it, and which torch was found
+    reasons = list(filter(None, (first, failed)))
+    hint = f" (`{_explain(script)}` says more)" if len(estimate.reasons) > len(reasons) else ""
+    why = f": {'; '.join(reasons)}{hint}" if reasons else _cut(estimate)
     needed = human(estimate.required_bytes)
-    if asked is not None:
-        needed += (
-            f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
-        )
+    if requested is not None:
+        share = estimate.required_bytes / requested.gpu.total_bytes
+        needed += f", {share:.0%} of the {requested.name} asked for"
     needed += _by_task(estimate)
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
 
@@ -112,8 +111,8 @@ def _cut(estimate: Estimate) -> str:
     """Say how many epochs were run whole, where those stand for others: what comes late is the
     user's to know.
     """
-    seen = estimate.largest.trace.seen
-    whole, of = seen.epochs if seen is not None and seen.epochs is not None else (0, 0)
+    progress = estimate.largest.trace.seen
+    whole, of = progress.epochs if progress is not None and progress.epochs is not None else (0, 0)
     return f" ({whole:,} of {of:,} epochs run whole)" if of != whole else ""
 
 
@@ -124,8 +123,8 @@ def _set_up_failed(estimate: Estimate) -> str:
     failed = next((noted.detail for noted in estimate.doubts if noted.doubt is Doubt.SET_UP), None)
     if failed is None:
         return ""
-    found = estimate.largest.trace.torch_version
-    return f"{_LINE_FAILED}, which found torch {found} ({failed})"
+    release = estimate.largest.trace.torch_version
+    return f"{_LINE_FAILED}, which found torch {release} ({failed})"
 
 
 _LINE_FAILED = "a line of the script failed in the dry run"
@@ -156,11 +155,11 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     ask for the most.
     """
     rank = estimate.largest
-    least = _LEAST_PART * sum(rank.breakdown.values())
+    threshold = _LEAST_PART * sum(rank.breakdown.values())
     sizes = (
         (size, CATEGORY_NAMES[category])
         for category, size in rank.breakdown.items()
-        if size > least
+        if size > threshold
     )
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     context = human(rank.outside_allocator_bytes - rank.beside_bytes)
@@ -187,13 +186,13 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
 
 def _on_host(estimate: Estimate) -> list[str]:
     """Say what host memory processes hold, where that is more than any process of torch does."""
-    each, processes = _host_bytes(estimate)
-    if each < _MUCH_HOST_BYTES:
+    per_process, processes = _host_bytes(estimate)
+    if per_process < _MUCH_HOST_BYTES:
         return []
     return [
         (
-            f"host memory on each node: {processes} x {human(each)}, and what CUDA takes there; "
-            "--mem must have room for it"
+            f"host memory on each node: {processes} x {human(per_process)}, and what CUDA takes "
+            "there; --mem must have room for it"
         )
     ]
 
@@ -208,8 +207,8 @@ def _host_bytes(estimate: Estimate) -> tuple[int, int]:
 
 def lacks_host_memory(estimate: Estimate, request: Request) -> str:
     """Say that a job asks for less host memory than it holds; nothing where it does not."""
-    each, processes = _host_bytes(estimate)
-    lacking = NodeMemory(each, processes, memory_per_node(request)).lacking
+    per_process, processes = _host_bytes(estimate)
+    lacking = NodeMemory(per_process, processes, memory_per_node(request)).lacking
     return f"this job may be killed: it holds {lacking}" if lacking else ""
 
 
@@ -247,7 +246,7 @@ def option_lines(
     return (
         lines
         + ([_remedy(remedy)] if remedy is not None else [])
-        + [_advice(each) for each in advice]
+        + [_advice(change) for change in advice]
     )
 
 
@@ -271,9 +270,9 @@ def _no_room(failure: Failure, allocator_bytes: int) -> str:
     """Say which request had no room, where torch's allocator may have so many bytes."""
     if not allocator_bytes:
         return "CUDA context and margin alone are more than it has"
-    asked = f"no room for {human(failure.requested_bytes)} in {failure.phase}"
+    no_room = f"no room for {human(failure.requested_bytes)} in {failure.phase}"
     has = f"{human(failure.allocated_bytes)} allocated of {human(allocator_bytes)}"
-    return f"{asked}, with {has}; the rest is CUDA context and margin"
+    return f"{no_room}, with {has}; the rest is CUDA context and margin"
 
 
 def _remedy(remedy: Remedy) -> str:
@@ -327,17 +326,15 @@ def _rank(placement: Placement, *, no_smaller: bool) -> str:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
         first = f"of {count} options the first to start ({when}, as Slurm expects)"
     else:
-        cheapest = (
-            "cheapest that is no smaller than what was asked for"
-            if no_smaller
-            else "cheapest on which it fits"
-        )
+        cheapest = "cheapest on which it fits"
+        if no_smaller:
+            cheapest = "cheapest that is no smaller than what was asked for"
         first = f"of {count} options the {cheapest}" if count > 1 else "the only option"
         first += "; Slurm did not say when each would start" if placement.order == "start" else ""
-    names, plural = ", ".join(placement.tied), len(placement.tied) > 1
-    return first + (
-        f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else ""
-    )
+    if not placement.tied:
+        return first
+    are = "are" if len(placement.tied) > 1 else "is"
+    return f"{first}; {', '.join(placement.tied)} {are} no better and no smaller"
 
 
 def outcome(changes: Sequence[Change], sizing: Sizing, *, typed: bool) -> str:
@@ -406,24 +403,24 @@ def runs_out(kind: Kind, sizing: Sizing) -> str:
     """Say of a job that stays as it was written that it will run out of GPU memory; nothing where
     it will not.
     """
-    asked = sizing.asked
+    requested = sizing.asked
     if kind not in (Kind.NOTHING_FITS, Kind.ADVISED, Kind.CANNOT_CHANGE) or sizing.no_smaller:
         return ""
     needed = human(sizing.estimate.required_bytes)
     will = "is likely to" if sizing.estimate.confidence == "low" else "will"
-    if asked is not None and asked.fits is False:
-        has = f"{asked.name}, which it asks for, has {human(asked.gpu.total_bytes)}"
+    if requested is not None and requested.fits is False:
+        has = f"{requested.name}, which it asks for, has {human(requested.gpu.total_bytes)}"
         return f"this job {will} run out of GPU memory: it needs {needed}, and {has}"
     verdicts = sizing.placement.verdicts
     if (
         kind is not Kind.NOTHING_FITS
         or not verdicts
-        or any(each.share is not None for each in verdicts)
+        or any(verdict.share is not None for verdict in verdicts)
     ):
         return ""
-    if any(sizing.estimate.fits(each.gpu) for each in verdicts):
+    if any(sizing.estimate.fits(verdict.gpu) for verdict in verdicts):
         return ""  # it was not tried on every GPU
-    largest = human(max(each.gpu.total_bytes for each in verdicts))
+    largest = human(max(verdict.gpu.total_bytes for verdict in verdicts))
     return (
         f"this job {will} run out of GPU memory: it needs {needed}, and the largest GPU open to "
         f"it has {largest}"
@@ -439,10 +436,10 @@ def too_small(sizing: Sizing) -> str:
             "the job to it"
         )
     largest = max((v.gpu.total_bytes for v in verdicts), default=0)
+    if largest:
+        return f"no GPU option open to this job is large enough; the largest has {human(largest)}"
     return (
-        f"no GPU option open to this job is large enough; the largest has {human(largest)}"
-        if largest
-        else "the site file has no nodes for this partition, constraint and number of GPUs "
+        "the site file has no nodes for this partition, constraint and number of GPUs "
         "(--exclusive: all of a node)"
     )
 
@@ -493,13 +490,9 @@ class _ProgressLine:
     def __init__(
         self, text: str, seconds: float | None, dry_run: live_progress.Heard, every: float
     ) -> None:
-        self._text, self._began, self._dry_run, self._ended = (
-            text,
-            time.monotonic(),
-            dry_run,
-            threading.Event(),
-        )
+        self._text, self._dry_run = text, dry_run
         self._budget, self._every = seconds, every
+        self._began, self._ended = time.monotonic(), threading.Event()
 
     def change(self, text: str) -> None:
         self._text = text

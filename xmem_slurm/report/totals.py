@@ -83,10 +83,10 @@ def _kept(path: Path) -> Totals:
 
 def _kind(entry: str, types: Collection[str]) -> str:
     """Return the kind of an entry such as "gpu:h200:4"; a share is one of its resource."""
-    resource, _, rest = entry.partition(":")
+    resource, _, kind_and_count = entry.partition(":")
     if resource in {"shard", "mps"}:
         return resource
-    kind = rest.rpartition(":")[0]
+    kind = kind_and_count.rpartition(":")[0]
     return kind if kind in types else OTHER
 
 

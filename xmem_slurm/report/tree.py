@@ -55,19 +55,22 @@ def tree_lines(rank: RankEstimate) -> list[str]:
 def _below(node: _Branch, depth: int, whole: int) -> Iterator[str]:
     """Yield the lines of what a node called and asked for; what is small of it in one line."""
     parts: list[tuple[int, int, str, _Branch]] = [
-        *((each.total_bytes, each.blocks, called(site), each) for site, each in node.calls.items()),
+        *(
+            (branch.total_bytes, branch.blocks, called(site), branch)
+            for site, branch in node.calls.items()
+        ),
         *(
             (group.total_bytes, len(group.numbers), _asked_for(group), _Branch())
             for group in node.groups
         ),
     ]
     parts.sort(key=lambda part: part[0], reverse=True)
-    least = LEAST_SHARE * whole
+    threshold = LEAST_SHARE * whole
     for size, _, words, inside in parts:
-        if size >= least:
+        if size >= threshold:
             yield _line(depth, size, whole, words)
             yield from _below(inside, depth + 1, whole)
-    small = [(size, blocks) for size, blocks, _, _ in parts if size < least]
+    small = [(size, blocks) for size, blocks, _, _ in parts if size < threshold]
     if small:
         blocks = sum(blocks for _, blocks in small)
         yield _line(
@@ -83,4 +86,4 @@ def _line(depth: int, size: int, whole: int, words: str) -> str:
 
 
 def _asked_for(group: Group) -> str:
-    return f"{group.what}: {group.blocks}" if len(group.numbers) > 1 else group.what
+    return f"{group.description}: {group.blocks}" if len(group.numbers) > 1 else group.description

@@ -27,40 +27,38 @@ def rows(waste: Waste) -> list[tuple[str, str, str, str]]:
 def words(waste: Waste, days: float) -> list[str]:
     """Return what is said above and below the table."""
     hours, unknown = sum(waste.had.values()), sum(waste.unknown.values())
-    known = f"what they used is known of {waste.known_jobs}, of {hours - unknown:.1f} hours"
-    first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
-    asked, had, done = (
+    known_hours = f"what they used is known of {waste.known_jobs}, of {hours - unknown:.1f} hours"
+    first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known_hours}"
+    asked_cost, had_cost, done_cost = (
         f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done)
     )
-    left_out = (
-        f"; {waste.unpriced:.1f} hours are left out, on types without a cost there"
-        if waste.unpriced
-        else ""
-    )
+    left_out = ""
+    if waste.unpriced:
+        left_out = f"; {waste.unpriced:.1f} hours are left out, on types without a cost there"
     costs = (
-        f"{asked} asked for, {had} had, {done} would have done (hours x cost of the site "
-        f"file{left_out})"
+        f"{asked_cost} asked for, {had_cost} had, {done_cost} would have done (hours x cost of "
+        f"the site file{left_out})"
     )
     return [first, f"their cost: {costs}"]
 
 
 def lines(waste: Waste, days: float) -> list[str]:
     """Return the report as text, for one screen."""
-    told, priced = words(waste, days)
+    summary, priced = words(waste, days)
     table = [("GPU hours", "asked", "had", "would have done"), *rows(waste)]
     width = max(len(row[0]) for row in table)
     shown = [f"{row[0]:{width}}  {row[1]:>9}  {row[2]:>9}  {row[3]:>15}" for row in table]
     hours = sum(waste.had.values()) or 1
     unknown = [
-        f"not known: {why}: {each:.1f} hours ({each / hours:.0%})"
-        for why, each in waste.unknown.items()
+        f"not known: {why}: {spent_hours:.1f} hours ({spent_hours / hours:.0%})"
+        for why, spent_hours in waste.unknown.items()
     ]
     scripts = [
-        f"  {name}: {each:.1f} hours"
+        f"  {name}: {spent_hours:.1f} hours"
         + (f", {cost:.1f} of their cost not needed" if cost > 0 else "")
-        for name, each, cost in waste.scripts
+        for name, spent_hours, cost in waste.scripts
     ]
-    return [told, *shown, priced, *unknown, *(["most hours:", *scripts] if scripts else [])]
+    return [summary, *shown, priced, *unknown, *(["most hours:", *scripts] if scripts else [])]
 
 
 def document(waste: Waste, days: float) -> dict[str, Any]:
@@ -79,9 +77,12 @@ def page(waste: Waste, days: float, templates: Path | None = None) -> str:
         "words": words(waste, days),
         "rows": rows(waste),
         "unknown": [
-            (why, f"{each:.1f}", f"{each / hours:.0%}") for why, each in waste.unknown.items()
+            (why, f"{spent_hours:.1f}", f"{spent_hours / hours:.0%}")
+            for why, spent_hours in waste.unknown.items()
         ],
-        "scripts": [(name, f"{each:.1f}", f"{cost:.1f}") for name, each, cost in waste.scripts],
+        "scripts": [
+            (name, f"{spent_hours:.1f}", f"{cost:.1f}") for name, spent_hours, cost in waste.scripts
+        ],
         "document": document(waste, days),
     }
     return resources.render(
