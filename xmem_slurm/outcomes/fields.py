@@ -44,9 +44,9 @@ def size(value: Any) -> int:
     return int(value)
 
 
-def number(value: Any, most: float = 2.0**63) -> float:
-    """Return a share of something, which is neither negative nor more than `most`."""
-    if type(value) not in (int, float) or not 0 <= value <= most:  # of NaN neither holds
+def number(value: Any, maximum: float = 2.0**63) -> float:
+    """Return a share of something, which is neither negative nor more than `maximum`."""
+    if type(value) not in (int, float) or not 0 <= value <= maximum:  # of NaN neither holds
         raise ValueError("no such number")
     return float(value)
 

@@ -37,37 +37,44 @@ def ran_out(job: Submission) -> RanOut | None:
             return None
         key = records.key_of_run(job, place)
         return of_script(
-            [each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key]
+            [
+                outcome
+                for outcome in records.outcomes(place, wanted=key.encode())
+                if _run(outcome) == key
+            ]
         )
     except OSError:
         return None
 
 
-def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
+def of_script(outcomes: Sequence[JobOutcome]) -> RanOut | None:
     """Return what the outcomes of one script say, the latest last."""
     counts: JobOutcome | None = None
     later: list[JobOutcome] = []
-    for each in found:
-        if each.ran_out:
-            if counts is None or _too_little(each) >= _too_little(counts):
-                counts, later = each, []
-        elif counts is not None and each.finished and _came_as_far(each, counts):
-            if each.device.reserved <= _too_little(counts):
+    for outcome in outcomes:
+        if outcome.ran_out:
+            if counts is None or _too_little(outcome) >= _too_little(counts):
+                counts, later = outcome, []
+        elif counts is not None and outcome.finished and _came_as_far(outcome, counts):
+            if outcome.device.reserved <= _too_little(counts):
                 counts, later = None, []
             else:
-                later.append(each)
+                later.append(outcome)
     if counts is None:
         return None
-    words = f"job {counts.job} ran out of memory on {_given(counts)} at {human(counts.limit_bytes)}"
+    at = f"{_name_of_gpu(counts)} at {human(counts.limit_bytes)}"
+    words = f"job {counts.job} ran out of memory on {at}"
     shares = [_lacked(counts, _too_little(counts) + _MORE, of_peak=False)]
-    for each in later:
+    for outcome in later:
         # A retry on another kind of GPU has no prediction of its own. What it took is held against
         # that of the job that ran out: kinds differ by less than what would be forgotten else.
-        predicted = each if _is_predicted(each) else counts
-        shares.append(_lacked(predicted, each.device.reserved, of_peak=True))
-    known = [share for share in shares if share is not None]
-    least = max([_too_little(counts) + _MORE, *(each.device.reserved for each in later)])
-    return RanOut(words, max(known) if shares[0] is not None else None, least)
+        predicted = outcome if _is_predicted(outcome) else counts
+        shares.append(_lacked(predicted, outcome.device.reserved, of_peak=True))
+    known_shares = [share for share in shares if share is not None]
+    needed_bytes = max(
+        [_too_little(counts) + _MORE, *(outcome.device.reserved for outcome in later)]
+    )
+    return RanOut(words, max(known_shares) if shares[0] is not None else None, needed_bytes)
 
 
 def _came_as_far(later: JobOutcome, counts: JobOutcome) -> bool:
@@ -86,17 +93,17 @@ def _is_predicted(outcome: JobOutcome) -> bool:
 
 def _lacked(outcome: JobOutcome, needed_bytes: int, *, of_peak: bool) -> float | None:
     predicted = outcome.prediction
-    base = (
-        0 if predicted is None else predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
-    )
+    if predicted is None:
+        return None
+    base = predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
     return needed_bytes / base - 1 if base else None
 
 
-def _given(outcome: JobOutcome) -> str:
+def _name_of_gpu(outcome: JobOutcome) -> str:
     """Return what the GPU is called where the job asked for it, else its own name."""
-    given = outcome.prediction.given if outcome.prediction is not None else ()
+    granted = outcome.prediction.given if outcome.prediction is not None else ()
     kinds = [
-        entry.split(":")[1] for entry in given if entry.count(":") == 2 and ":any:" not in entry
+        entry.split(":")[1] for entry in granted if entry.count(":") == 2 and ":any:" not in entry
     ]
     return kinds[0] if kinds else outcome.device.name
 

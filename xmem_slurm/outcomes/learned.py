@@ -33,16 +33,16 @@ def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargi
     """Return what the files say, the nearest first; `tell` takes a line on each that is there and
     cannot be read.
     """
-    own, *of_site = files(site)
+    own_path, *of_site = files(site)
     readers: list[tuple[Path, Callable[[], bytes]]] = [
-        (own, lambda: own_files.read(own, MOST_BYTES))
+        (own_path, lambda: own_files.read(own_path, MOST_BYTES))
     ]
     readers += [(path, path.read_bytes) for path in of_site]
-    found: list[LearnedMargin] = []
+    learned_margins: list[LearnedMargin] = []
     for path, read in readers:
         try:
             silent.require_answers([path])
-            found += parse(read().decode())
+            learned_margins += parse(read().decode())
         except SilentPlace as error:
             tell(f"{path}: its margins are left out: {error}")
         except (FileNotFoundError, NotADirectoryError):
@@ -52,7 +52,7 @@ def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargi
                 isinstance(error, OSError) and error.strerror
             ) or f"not as `learn` writes it: {error}"
             tell(f"{path}: its margins are left out until `xmem-slurm learn` writes it anew: {why}")
-    return found
+    return learned_margins
 
 
 def parse(text: str) -> list[LearnedMargin]:
@@ -62,27 +62,27 @@ def parse(text: str) -> list[LearnedMargin]:
         ValueError, LookupError, TypeError, AttributeError: it is of another form.
     """
     content: dict[str, Any] = tomllib.loads(text)
-    whose = f"{content['jobs']} ({content['made']})"
+    source = f"{content['jobs']} ({content['made']})"
     return [
         LearnedMargin(
-            fields.word(each["engine"]),
-            frozenset(map(fields.name, each["gpus"])),
-            frozenset(map(fields.word, each["unseen"])),
-            _margin(each, whose),
+            fields.word(entry["engine"]),
+            frozenset(map(fields.name, entry["gpus"])),
+            frozenset(map(fields.word, entry["unseen"])),
+            _margin(entry, source),
         )
-        for each in content.get("learned", [])
+        for entry in content.get("learned", [])
     ]
 
 
-def _margin(entry: Mapping[str, Any], whose: str) -> Margin:
+def _margin(entry: Mapping[str, Any], source: str) -> Margin:
     share, probability = fields.number(entry["share"]), fields.number(entry["probability"], 1)
     return Margin(
-        share, probability, fields.size(entry["runs"]), fields.size(entry["scripts"]), of=whose
+        share, probability, fields.size(entry["runs"]), fields.size(entry["scripts"]), of=source
     )
 
 
-def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
-    """Return the text of a file; `made` is a date."""
+def text(learned_margins: Sequence[LearnedMargin], source: str, date: str) -> str:
+    """Return the text of a file; `source` says of whose jobs it is."""
     lines = [
         (
             "# Margins that jobs taught: what to add to the peak of an estimate, as a share of it. "
@@ -90,17 +90,20 @@ def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
         ),
         "# `xmem-slurm learn`; do not edit. docs/administrators.md says what the rule is.",
         "schema_version = 1",
-        f"jobs = {_string(whose)}",
-        f"made = {_string(made)}",
+        f"jobs = {_string(source)}",
+        f"made = {_string(date)}",
     ]
-    for each in found:
-        lines += ["", "[[learned]]", f"engine = {_string(each.engine)}"]
+    for learned in learned_margins:
+        lines += ["", "[[learned]]", f"engine = {_string(learned.engine)}"]
         lines += [
             f"{name} = {_strings(values)}"
-            for name, values in (("gpus", each.gpus), ("unseen", each.unseen))
+            for name, values in (("gpus", learned.gpus), ("unseen", learned.unseen))
         ]
-        lines += [f"share = {each.margin.share:.4f}", f"probability = {each.margin.probability}"]
-        lines += [f"runs = {each.margin.runs}", f"scripts = {each.margin.models}"]
+        lines += [
+            f"share = {learned.margin.share:.4f}",
+            f"probability = {learned.margin.probability}",
+        ]
+        lines += [f"runs = {learned.margin.runs}", f"scripts = {learned.margin.models}"]
     return "\n".join([*lines, ""])
 
 

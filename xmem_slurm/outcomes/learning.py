@@ -67,7 +67,7 @@ def lesson(outcome: JobOutcome, *, completed: bool = True) -> Lesson | str:
         return "ran out of GPU memory, and caught that"
     elif not outcome.finished or not completed:
         return "failed, or was not seen to end"
-    elif any(each.retries for process in outcome.processes for each in process.devices):
+    elif any(device.retries for process in outcome.processes for device in process.devices):
         # It freed its cache to go on: what it held is what there was, and surely enough.
         shortfall = device.reserved / predicted.fits_in_bytes - 1
     else:
@@ -86,41 +86,36 @@ def lesson(outcome: JobOutcome, *, completed: bool = True) -> Lesson | str:
 
 
 def lessons(
-    found: Iterable[JobOutcome], failed: Collection[str] = ()
+    outcomes: Iterable[JobOutcome], failed: Collection[str] = ()
 ) -> tuple[list[Lesson], Counter[str]]:
     """Return what jobs say, and how often they say nothing, for which reason; `failed` did by
     Slurm's accounting.
     """
-    said: list[Lesson] = []
+    useful: list[Lesson] = []
     nothing = Counter[str]()
-    known = set[
-        tuple[int, str]
-    ]()  # runs that came to their end after those that are looked at: the latest come first
-    for outcome in reversed(list(found)):
-        each = lesson(
+    # Runs that came to their end after those that are looked at: the latest come first.
+    finished_runs = set[tuple[int, str]]()
+    for outcome in reversed(list(outcomes)):
+        answer = lesson(
             outcome, completed=all(process.job not in failed for process in outcome.processes)
         )
-        run = (
-            (outcome.user, outcome.prediction.run)
-            if outcome.prediction is not None
-            else (outcome.user, "")
-        )
-        if isinstance(each, str):
-            nothing[each] += 1
-        elif each.censored and run in known:
+        run = outcome.user, outcome.prediction.run if outcome.prediction is not None else ""
+        if isinstance(answer, str):
+            nothing[answer] += 1
+        elif answer.censored and run in finished_runs:
             nothing[RAN_AGAIN] += 1
         else:
-            said.append(each)
-            if not each.censored and run[1]:
-                known.add(run)
-    return said[::-1], nothing
+            useful.append(answer)
+            if not answer.censored and run[1]:
+                finished_runs.add(run)
+    return useful[::-1], nothing
 
 
 def by_script(members: Iterable[Lesson]) -> list[list[Lesson]]:
     """Return the jobs of each script of each user."""
     groups = dict[tuple[int, str], list[Lesson]]()
-    for each in members:
-        groups.setdefault((each.user, each.script), []).append(each)
+    for member in members:
+        groups.setdefault((member.user, member.script), []).append(member)
     return list(groups.values())
 
 
@@ -133,36 +128,34 @@ def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | No
     scripts = by_script(members)
     if len(scripts) < LEAST_SCRIPTS:
         return None
-    needs = [[math.inf if each.censored else each.shortfall for each in jobs] for jobs in scripts]
-    share, most = conformal.margin_of_groups(needs, coverage)
+    needs = [[math.inf if job.censored else job.shortfall for job in jobs] for jobs in scripts]
+    share, supported = conformal.margin_of_groups(needs, coverage)
     promise = coverage
     if share == math.inf:
-        share, promise = (
-            max(each.shortfall for each in members),
-            math.floor(100 * most + 1e-9) / 100,
-        )
+        share = max(member.shortfall for member in members)
+        promise = math.floor(100 * supported + 1e-9) / 100  # 0.29 * 100 is less than 29
     if not promise:
         return None
     return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), len(scripts))
 
 
-def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:
+def learn(lessons: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:
     """Return the margin of each engine, GPU and class of doubt that has enough votes, and of all
     its GPUs together.
     """
     classes = dict[tuple[str, frozenset[str]], list[Lesson]]()
-    for each in said:
-        classes.setdefault((each.engine, each.unseen), []).append(each)
-    found = []
+    for member in lessons:
+        classes.setdefault((member.engine, member.unseen), []).append(member)
+    learned = []
     for (engine, unseen), members in sorted(
         classes.items(), key=lambda item: (item[0][0], sorted(item[0][1]))
     ):
-        every = frozenset(each.gpu for each in members)
+        every = frozenset(member.gpu for member in members)
         for gpus in dict.fromkeys([*(frozenset({gpu}) for gpu in sorted(every)), every]):
-            of_kind = margin([each for each in members if each.gpu in gpus], coverage)
+            of_kind = margin([member for member in members if member.gpu in gpus], coverage)
             if of_kind is not None:
-                found.append(LearnedMargin(engine, gpus, unseen, of_kind))
-    return found
+                learned.append(LearnedMargin(engine, gpus, unseen, of_kind))
+    return learned
 
 
 @dataclass(frozen=True)
@@ -196,18 +189,18 @@ def _divergence(p: float, q: float) -> float:
     return sum(a * math.log(a / b) if b > 0 else math.inf for a, b in pairs if a > 0)
 
 
-def drift(said: Sequence[Lesson]) -> Drift:
-    """Hold what the jobs of the last scripts were promised against what they needed; `said` ends
+def drift(lessons: Sequence[Lesson]) -> Drift:
+    """Hold what the jobs of the last scripts were promised against what they needed; `lessons` ends
     with the latest.
     """
-    promised = by_script(each for each in reversed(said) if each.promise is not None)[:LAST]
+    promised = by_script(member for member in reversed(lessons) if member.promise is not None)[
+        :LAST
+    ]
 
     def mean(of: Callable[[Lesson], float]) -> float:
-        return (
-            statistics.fmean(statistics.fmean(map(of, jobs)) for jobs in promised)
-            if promised
-            else 0.0
-        )
+        if not promised:
+            return 0.0
+        return statistics.fmean(statistics.fmean(map(of, jobs)) for jobs in promised)
 
-    enough = mean(lambda each: not each.censored and each.shortfall <= each.margin)
-    return Drift(len(promised), enough, mean(lambda each: each.promise or 0.0))
+    enough = mean(lambda member: not member.censored and member.shortfall <= member.margin)
+    return Drift(len(promised), enough, mean(lambda member: member.promise or 0.0))

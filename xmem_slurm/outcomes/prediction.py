@@ -68,16 +68,16 @@ def parse(content: Mapping[str, Any]) -> Prediction:
     Raises:
         ValueError, TypeError, AttributeError: what stands there is of another form.
     """
-    found = {
+    values = {
         name: content.get(name, default) for name, default in Prediction._field_defaults.items()
     }
     for name, default in Prediction._field_defaults.items():
-        value, check = found[name], _CHECKS.get(name) or _CHECK_OF[type(default)]
+        value, check = values[name], _CHECKS.get(name) or _CHECK_OF[type(default)]
         if isinstance(default, tuple):
-            found[name] = [check(each) for each in value]
+            values[name] = [check(entry) for entry in value]
         elif value is not None or default is not None:
-            found[name] = check(value)
-    return Prediction(**found)
+            values[name] = check(value)
+    return Prediction(**values)
 
 
 def _flag(value: Any) -> bool:

@@ -118,18 +118,19 @@ class JobOutcome:
     @property
     def began(self) -> float:
         """When its first process began to use a GPU, in seconds since the epoch."""
-        return min(each.began for each in self.processes)
+        return min(process.began for process in self.processes)
 
     @property
     def ended(self) -> float:
         """When the last of its processes was heard of."""
-        return max(each.time for each in self.processes)
+        return max(process.time for process in self.processes)
 
     @cached_property
     def prediction(self) -> Prediction | None:
         """What was predicted of it; None where it was not sized."""
         return next(
-            (each.prediction for each in self.processes if each.prediction is not None), None
+            (process.prediction for process in self.processes if process.prediction is not None),
+            None,
         )
 
     @cached_property
@@ -139,20 +140,20 @@ class JobOutcome:
         Raises:
             ValueError: no process was seen to use one (`used_gpu`).
         """
-        used = [each for each in self.processes if each.devices]
-        failed = [each for each in used if each.state == "oom"]
-        devices = (device for each in failed or used for device in each.devices)
+        used = [process for process in self.processes if process.devices]
+        failed = [process for process in used if process.state == "oom"]
+        devices = (device for process in failed or used for device in process.devices)
         return max(devices, key=lambda device: device.reserved)
 
     @property
     def used_gpu(self) -> bool:
         """Whether a process was seen to use a GPU: else nothing is known but how it ended."""
-        return any(each.devices for each in self.processes)
+        return any(process.devices for process in self.processes)
 
     @property
     def ran_out(self) -> bool:
         """Whether a process ended for want of GPU memory."""
-        return any(each.state == "oom" for each in self.processes)
+        return any(process.state == "oom" for process in self.processes)
 
     @property
     def caught_oom(self) -> bool:
@@ -160,7 +161,7 @@ class JobOutcome:
         or gave up.
         """
         return not self.ran_out and any(
-            device.ooms for each in self.processes for device in each.devices
+            device.ooms for process in self.processes for device in process.devices
         )
 
     @property
@@ -168,18 +169,14 @@ class JobOutcome:
         """Whether it ran to the end that it had, and had all it wanted; any other may need more
         than it took.
         """
-        return all(each.state == "exit" for each in self.processes) and not self.caught_oom
+        return all(process.state == "exit" for process in self.processes) and not self.caught_oom
 
     @property
     def limit_bytes(self) -> int:
         """What torch's allocator could have had of that GPU beside all else on it: who ran out
         needed more.
         """
-        return (
-            self.device.reserved
-            if self.device.limit is None
-            else max(self.device.limit, self.device.reserved)
-        )
+        return max(self.device.limit or 0, self.device.reserved)
 
 
 def folder() -> Path:
@@ -210,10 +207,12 @@ def key_of_script(job: Submission, place: Path) -> str:
     Raises:
         OSError: there is no salt there, and none can be made.
     """
-    found: Sequence[str] = ()
+    job_programs: Sequence[str] = ()
     if job_steps.is_for_a_shell(job):
-        found = programs.programs(job_steps.text(job), Path(job.request.chdir or ".").absolute())
-    return _key(found or [_text(job)], place)
+        job_programs = programs.programs(
+            job_steps.text(job), Path(job.request.chdir or ".").absolute()
+        )
+    return _key(job_programs or [_text(job)], place)
 
 
 def key_of_run(job: Submission, place: Path) -> str:
@@ -230,13 +229,13 @@ def _text(job: Submission) -> str:
     return job.command_line.wrap or (job.script or b"").hex()
 
 
-def _key(what: Sequence[str], place: Path) -> str:
+def _key(parts: Sequence[str], place: Path) -> str:
     try:
         salt = own_files.read(place / _SALT, 100)
     except FileNotFoundError:
         salt = os.urandom(16).hex().encode()
         own_files.write(place / _SALT, salt)
-    return hashlib.sha256(salt + json.dumps(what).encode()).hexdigest()[:24]
+    return hashlib.sha256(salt + json.dumps(parts).encode()).hexdigest()[:24]
 
 
 def begun(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
@@ -248,15 +247,17 @@ def begun(place: Path, user: int | None = None, wanted: bytes = b"") -> list[Job
         OSError: the folder cannot be read.
     """
     last = dict[tuple[int, str, str, int, float], RecordedProcess]()
-    for each in _lines(place, user, wanted):
-        key = each.user, each.job, each.host, each.process, each.began
-        if key not in last or last[key].time <= each.time:
-            last[key] = each
+    for process in _lines(place, user, wanted):
+        key = process.user, process.job, process.host, process.process, process.began
+        if key not in last or last[key].time <= process.time:
+            last[key] = process
     jobs = dict[tuple[int, str], list[RecordedProcess]]()
-    for each in last.values():
-        if each.job:
-            jobs.setdefault((each.user, each.job), []).append(each)
-    return sorted((JobOutcome(members) for members in jobs.values()), key=lambda each: each.ended)
+    for process in last.values():
+        if process.job:
+            jobs.setdefault((process.user, process.job), []).append(process)
+    return sorted(
+        (JobOutcome(members) for members in jobs.values()), key=lambda outcome: outcome.ended
+    )
 
 
 def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
@@ -265,18 +266,18 @@ def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[
     Raises:
         OSError: the folder cannot be read.
     """
-    return [each for each in begun(place, user, wanted) if each.used_gpu]
+    return [outcome for outcome in begun(place, user, wanted) if outcome.used_gpu]
 
 
 def merged(*lists: Iterable[JobOutcome]) -> list[JobOutcome]:
     """Return each job once, the latest last."""
-    found = {(each.user, each.job): each for members in lists for each in members}
-    return sorted(found.values(), key=lambda each: each.ended)
+    latest = {(outcome.user, outcome.job): outcome for members in lists for outcome in members}
+    return sorted(latest.values(), key=lambda outcome: outcome.ended)
 
 
-def since(found: Iterable[JobOutcome], days: float) -> list[JobOutcome]:
+def since(jobs: Iterable[JobOutcome], days: float) -> list[JobOutcome]:
     """Return the jobs that ended within the last days."""
-    return [each for each in found if each.ended >= time.time() - days * _DAY]
+    return [job for job in jobs if job.ended >= time.time() - days * _DAY]
 
 
 def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedProcess]:
@@ -321,7 +322,7 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
         heard,
         line["state"],
         fields.word(line["torch"]),
-        [_device(each) for each in line["devices"]],
+        [_device(device) for device in line["devices"]],
         None if predicted is None else prediction.parse(predicted),
         None if host_memory is None else _host_memory(host_memory),
     )
@@ -329,7 +330,7 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
 
 def _host_memory(content: Mapping[str, Any]) -> HostPeak:
     sizes = (content.get(name) for name in HostPeak._fields)
-    return HostPeak(*(None if each is None else fields.size(each) for each in sizes))
+    return HostPeak(*(None if size is None else fields.size(size) for size in sizes))
 
 
 def _device(content: Mapping[str, Any]) -> UsedGpu:
@@ -339,5 +340,5 @@ def _device(content: Mapping[str, Any]) -> UsedGpu:
         fields.name(content["name"]),
         fields.word(content["capability"]),
         *(fields.size(content[name]) for name in counts),
-        *(None if each is None else fields.size(each) for each in at_the_end),
+        *(None if size is None else fields.size(size) for size in at_the_end),
     )

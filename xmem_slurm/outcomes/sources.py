@@ -118,14 +118,14 @@ def parse(text: str) -> list[Accounted]:
     """Return the jobs with GPUs of sacct's answer, in which steps follow their job; names may have
     what users like.
     """
-    found: list[Accounted] = []
+    jobs: list[Accounted] = []
     for line in text.split("\n"):
         fields = line.split("\x1f")
         if len(fields) != len(_FIELDS) or not fields[4].strip() or not fields[5].isdecimal():
             continue
         number, job, user, name, state, seconds, tres, usage, comment, folder = fields
         if "." in number:
-            last = found[-1] if found and found[-1].number == number.partition(".")[0] else None
+            last = jobs[-1] if jobs and jobs[-1].number == number.partition(".")[0] else None
             used = _gpu_memory(usage)
             if (
                 last is not None
@@ -133,19 +133,17 @@ def parse(text: str) -> list[Accounted]:
                 and last.source in ("", "sacct")
                 and sum(last.gpus.values()) == 1
             ):
-                found[-1] = last._replace(
-                    used_bytes=max(used, last.used_bytes or 0), source="sacct"
-                )
+                jobs[-1] = last._replace(used_bytes=max(used, last.used_bytes or 0), source="sacct")
             continue
         used = of_jobstats(comment)
         gpus = of_tres(tres)
         if gpus:
             source = "jobstats" if used is not None else ""
             ended = state.split()[0]
-            found.append(
+            jobs.append(
                 Accounted(number, job, user, name, ended, int(seconds), gpus, used, source, folder)
             )
-    return found
+    return jobs
 
 
 def of_tres(text: str) -> dict[str, int]:
@@ -153,13 +151,13 @@ def of_tres(text: str) -> dict[str, int]:
     counts = {kind or "": int(count) for kind, count in _GPU.findall(text)}
     total = counts.pop("", 0)
     counts = {kind: count for kind, count in counts.items() if count}
-    rest = total - sum(counts.values())
-    return {**counts, **({"": rest} if rest > 0 else {})}
+    untyped = total - sum(counts.values())
+    return {**counts, **({"": untyped} if untyped > 0 else {})}
 
 
 def _gpu_memory(usage: str) -> int | None:
-    found = _GPU_MEMORY.search(usage)
-    return int(found[1]) * _UNITS[found[2]] or None if found else None
+    match = _GPU_MEMORY.search(usage)
+    return int(match[1]) * _UNITS[match[2]] or None if match else None
 
 
 def of_jobstats(comment: str) -> int | None:
@@ -190,8 +188,8 @@ def ran_out(lines: Iterable[str]) -> float | None:
     """Return of how many GiB the GPU was on which a job ran out, by torch's message in its output;
     None: it did not.
     """
-    found = [match for line in lines if (match := _OUT_OF_MEMORY.search(line))]
-    return float(found[-1][1]) if found else None
+    matches = [match for line in lines if (match := _OUT_OF_MEMORY.search(line))]
+    return float(matches[-1][1]) if matches else None
 
 
 class StoredJob(NamedTuple):

@@ -26,16 +26,22 @@ class TrackRecord:
     @property
     def enough(self) -> int:
         """How many needed no more than was estimated, its margin included."""
-        return sum(not each.censored and each.shortfall <= each.margin for _, each in self.compared)
+        return sum(
+            not job_lesson.censored and job_lesson.shortfall <= job_lesson.margin
+            for _, job_lesson in self.compared
+        )
 
     @property
     def ran_out(self) -> int:
         """How many ran out of GPU memory."""
-        return sum(each.censored for _, each in self.compared)
+        return sum(job_lesson.censored for _, job_lesson in self.compared)
 
     def within(self, share: float) -> int:
         """How many reserved what was estimated, to this share of it."""
-        return sum(not each.censored and abs(each.shortfall) <= share for _, each in self.compared)
+        return sum(
+            not job_lesson.censored and abs(job_lesson.shortfall) <= share
+            for _, job_lesson in self.compared
+        )
 
     @property
     def farthest(self) -> tuple[JobOutcome, float] | None:
@@ -43,7 +49,9 @@ class TrackRecord:
         share.
         """
         by_share = [
-            (each.shortfall, outcome) for outcome, each in self.compared if not each.censored
+            (job_lesson.shortfall, outcome)
+            for outcome, job_lesson in self.compared
+            if not job_lesson.censored
         ]
         share, outcome = max(by_share, key=lambda pair: pair[0], default=(0.0, None))
         return None if outcome is None else (outcome, share)
@@ -54,9 +62,9 @@ def track_record(outcomes: Iterable[JobOutcome]) -> TrackRecord:
     jobs, compared, nothing = 0, list[tuple[JobOutcome, Lesson]](), Counter[str]()
     for outcome in outcomes:
         jobs += 1
-        said = lesson(outcome)
-        if isinstance(said, str):
-            nothing[said] += 1
+        answer = lesson(outcome)
+        if isinstance(answer, str):
+            nothing[answer] += 1
         else:
-            compared.append((outcome, said))
+            compared.append((outcome, answer))
     return TrackRecord(jobs, compared, nothing)

@@ -91,38 +91,49 @@ def spent(
     again.
     """
     by_number = {process.job: outcome for outcome in outcomes for process in outcome.processes}
-    found = []
-    for each in accounted:
-        outcome = by_number.get(each.number)
-        hours = each.seconds * sum(each.gpus.values()) / 3600
-        kinds = [option_of(kind, site) for kind in each.gpus]
+    spent_hours = []
+    for job in accounted:
+        outcome = by_number.get(job.number)
+        hours = job.seconds * sum(job.gpus.values()) / 3600
+        kinds = [option_of(kind, site) for kind in job.gpus]
         had = kinds[0] if len(kinds) == 1 else NOT_LISTED
-        asked = _asked(outcome, site) or had
-        used, source, why = _used(each, outcome, (replayed or {}).get(each.script))
-        done = smallest(used, site, gpus) if used is not None else ""
-        why = why or ("" if done else "no option of the site file has so much")
-        found.append(
-            SpentHours(each.job, each.script, each.name, hours, asked, had, done, why, used, source)
+        asked_option = _asked_option(outcome, site) or had
+        used, source, why = _used(job, outcome, (replayed or {}).get(job.script))
+        smallest_option = smallest(used, site, gpus) if used is not None else ""
+        why = why or ("" if smallest_option else "no option of the site file has so much")
+        spent_hours.append(
+            SpentHours(
+                job.job,
+                job.script,
+                job.name,
+                hours,
+                asked_option,
+                had,
+                smallest_option,
+                why,
+                used,
+                source,
+            )
         )
-    return found
+    return spent_hours
 
 
-def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> list[Accounted]:
+def to_replay(spent_hours: Sequence[SpentHours], accounted: Sequence[Accounted]) -> list[Accounted]:
     """Return the latest job of each script that ran to its end and of which nothing is known, the
     most hours first.
     """
-    hours = {each.job: each.hours for each in found if each.why == NOT_RECORDED}
-    latest = {each.script: each for each in accounted if each.job in hours}
-    return sorted(latest.values(), key=lambda each: -hours[each.job])[:MOST_SCRIPTS]
+    hours = {entry.job: entry.hours for entry in spent_hours if entry.why == NOT_RECORDED}
+    latest = {job.script: job for job in accounted if job.job in hours}
+    return sorted(latest.values(), key=lambda job: -hours[job.job])[:MOST_SCRIPTS]
 
 
 def _used(
-    each: Accounted, outcome: JobOutcome | None, replayed: int | None
+    job: Accounted, outcome: JobOutcome | None, replayed: int | None
 ) -> tuple[int | None, str, str]:
     """Return what was used of a GPU, who says so, and else why it is not known."""
     if outcome is not None and (outcome.ran_out or outcome.caught_oom):
         return None, "", "ran out of GPU memory"
-    if outcome is not None and outcome.finished and each.state == "COMPLETED":
+    if outcome is not None and outcome.finished and job.state == "COMPLETED":
         device = outcome.device
         outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
         return (
@@ -130,13 +141,13 @@ def _used(
             "recorder",
             "",
         )
-    if each.used_bytes is not None and each.state == "COMPLETED":
-        return each.used_bytes, each.source, ""
+    if job.used_bytes is not None and job.state == "COMPLETED":
+        return job.used_bytes, job.source, ""
     if replayed is not None:
         return replayed, "replay", ""
-    if each.state in _NOT_ENDED:
+    if job.state in _NOT_ENDED:
         why = "has not ended yet"
-    elif outcome is not None or each.state != "COMPLETED":
+    elif outcome is not None or job.state != "COMPLETED":
         why = "did not run to its end"
     else:
         why = NOT_RECORDED
@@ -147,8 +158,8 @@ def as_accounted(outcome: JobOutcome) -> Accounted:
     """Return a job as accounting would have it, from its records alone: its time is that of its use
     of GPUs.
     """
-    given = outcome.prediction.given if outcome.prediction is not None else ()
-    parts = [entry.split(":") for entry in given if entry.count(":") == 2]
+    granted = outcome.prediction.given if outcome.prediction is not None else ()
+    parts = [entry.split(":") for entry in granted if entry.count(":") == 2]
     gpus = {
         "" if kind == "any" else kind: int(count) for _, kind, count in parts if count.isdecimal()
     }
@@ -172,44 +183,48 @@ def option_of(kind: str, site: Site) -> str:
         for name, option in site.option.items()
         if option.share is None and kind and option.type == kind
     ]
-    return named[0] if len(named) == 1 else kind if kind in site.option else NOT_LISTED
+    if len(named) == 1:
+        return named[0]
+    return kind if kind in site.option else NOT_LISTED
 
 
-def _asked(outcome: JobOutcome | None, site: Site) -> str:
-    asked = (
+def _asked_option(outcome: JobOutcome | None, site: Site) -> str:
+    entries = (
         outcome.prediction.asked if outcome is not None and outcome.prediction is not None else ()
     )
-    kinds = {entry.split(":")[1] for entry in asked if entry.count(":") == 2}
+    kinds = {entry.split(":")[1] for entry in entries if entry.count(":") == 2}
     return option_of(kinds.pop(), site) if len(kinds) == 1 else ""
 
 
-def summed(found: Sequence[SpentHours], site: Site) -> Waste:
+def summed(spent_hours: Sequence[SpentHours], site: Site) -> Waste:
     """Return the sums over jobs."""
-    known = [each for each in found if each.done]
-    priced = [each for each in known if {each.asked, each.had} <= site.option.keys()]
-    unpriced = [each for each in known if not {each.asked, each.had} <= site.option.keys()]
+    known_hours = [entry for entry in spent_hours if entry.done]
+    priced = [entry for entry in known_hours if {entry.asked, entry.had} <= site.option.keys()]
+    unpriced = [
+        entry for entry in known_hours if not {entry.asked, entry.had} <= site.option.keys()
+    ]
 
     def cost(name: str, hours: float) -> float:
         return hours * site.option[name].cost
 
     not_needed = defaultdict[str, float](float)
-    for each in priced:
-        not_needed[each.script] += cost(each.had, each.hours) - cost(each.done, each.hours)
-    scripts = _hours((each.script, each.hours) for each in found)
-    names = {each.script: each.name for each in found}
+    for entry in priced:
+        not_needed[entry.script] += cost(entry.had, entry.hours) - cost(entry.done, entry.hours)
+    scripts = _hours((entry.script, entry.hours) for entry in spent_hours)
+    names = {entry.script: entry.name for entry in spent_hours}
     listed = [(names[script], hours, not_needed[script]) for script, hours in scripts.items()]
     return Waste(
-        asked=_hours((each.asked, each.hours) for each in found),
-        had=_hours((each.had, each.hours) for each in found),
-        done=_hours((each.done, each.hours) for each in known),
-        unknown=_hours((each.why, each.hours) for each in found if not each.done),
-        scripts=sorted(listed, key=lambda each: (-each[1], each[0]))[:MOST_SCRIPTS],
-        jobs=len(found),
-        known_jobs=len(known),
-        unpriced=sum(each.hours for each in unpriced),
-        cost_asked=sum(cost(each.asked, each.hours) for each in priced),
-        cost_had=sum(cost(each.had, each.hours) for each in priced),
-        cost_done=sum(cost(each.done, each.hours) for each in priced),
+        asked=_hours((entry.asked, entry.hours) for entry in spent_hours),
+        had=_hours((entry.had, entry.hours) for entry in spent_hours),
+        done=_hours((entry.done, entry.hours) for entry in known_hours),
+        unknown=_hours((entry.why, entry.hours) for entry in spent_hours if not entry.done),
+        scripts=sorted(listed, key=lambda row: (-row[1], row[0]))[:MOST_SCRIPTS],
+        jobs=len(spent_hours),
+        known_jobs=len(known_hours),
+        unpriced=sum(entry.hours for entry in unpriced),
+        cost_asked=sum(cost(entry.asked, entry.hours) for entry in priced),
+        cost_had=sum(cost(entry.had, entry.hours) for entry in priced),
+        cost_done=sum(cost(entry.done, entry.hours) for entry in priced),
     )
 
 
