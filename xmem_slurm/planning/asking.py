@@ -30,7 +30,7 @@ def asking(
     spelled = [
         name
         for name in GPU_OPTIONS
-        if any(each.setting.name == name for each in request.accelerators)
+        if any(accelerator.setting.name == name for accelerator in request.accelerators)
     ]
     by_task = [name for name in _BY_TASK if name in spelled]
     edits = [] if tasks is None else _tasks(request, tasks, nodes, is_by_task=bool(by_task))
@@ -40,15 +40,16 @@ def asking(
             for name in spelled
         }
         if by_task:
-            each = _each(per_node, tasks or request.tasks_per_node)
+            gpus_per_task = _gpus_per_task(per_node, tasks or request.tasks_per_node)
             values |= {
-                name: gres.with_amount(name, request.value(name) or "", each) for name in by_task
+                name: gres.with_amount(name, request.value(name) or "", gpus_per_task)
+                for name in by_task
             }
         elif "gres" in options and (
             _has_gpu(request.value("gres")) or "gpus-per-node" not in options
         ):
-            others = values["gres"] if "gres" in values else request.value("gres")
-            values["gres"] = gres.with_entry(others, f"gpu:{per_node}")
+            other_gres = values["gres"] if "gres" in values else request.value("gres")
+            values["gres"] = gres.with_entry(other_gres, f"gpu:{per_node}")
         else:
             values["gpus-per-node"] = str(per_node)
         edits += [Edit(name, value) for name, value in values.items()]
@@ -58,10 +59,10 @@ def asking(
 
 
 def _has_gpu(of_gres: str | None) -> bool:
-    return of_gres is not None and any(each.is_gpu for each in gres.parse(of_gres))
+    return of_gres is not None and any(entry.is_gpu for entry in gres.parse(of_gres))
 
 
-def _each(per_node: int, tasks: int) -> int:
+def _gpus_per_task(per_node: int, tasks: int) -> int:
     if per_node % tasks:
         raise UsageError(f"{per_node} GPUs on a node cannot be asked for by {tasks} tasks")
     return per_node // tasks
@@ -72,7 +73,7 @@ def _tasks(request: Request, tasks: int, nodes: int, *, is_by_task: bool) -> lis
     by them.
     """
     numbers = {"ntasks": tasks * nodes, "ntasks-per-node": tasks}
-    given = [name for name in numbers if request.value(name) is not None] or (
+    names = [name for name in numbers if request.value(name) is not None] or (
         ["ntasks"] if is_by_task else []
     )
-    return [Edit(name, str(numbers[name])) for name in given]
+    return [Edit(name, str(numbers[name])) for name in names]

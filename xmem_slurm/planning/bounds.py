@@ -29,21 +29,23 @@ def persistent_of(trace: Trace) -> Persistent:
     was no step.
     """
     ends = {mark.allocations for mark in trace.marks if mark.kind == "step"}
-    live, made, most = dict.fromkeys(Category, 0), 0, Persistent(0, 0, 0)
+    live, count, largest = dict.fromkeys(Category, 0), 0, Persistent(0, 0, 0)
     for event in trace.events:
         if event.op == Op.ALLOC:
-            allocation, made = trace.allocations[event.allocation], made + 1
+            allocation, count = trace.allocations[event.allocation], count + 1
             live[allocation.category] += allocation.size
-            if made in ends:  # before gradients are freed: that has no allocation of its own
-                found = Persistent(live[Category.PARAM], live[Category.GRAD], live[Category.OPT])
-                most = max(most, found, key=lambda each: each.total)
+            if count in ends:  # before gradients are freed: that has no allocation of its own
+                persistent = Persistent(
+                    live[Category.PARAM], live[Category.GRAD], live[Category.OPT]
+                )
+                largest = max(largest, persistent, key=lambda kept: kept.total)
         elif event.op == Op.FREE_COMPLETED:
             allocation = trace.allocations[event.allocation]
             live[allocation.category] -= allocation.size
-    return most
+    return largest
 
 
-def bound(base: Base, found: Persistent, candidate: Candidate) -> int:
+def bound(base: Base, persistent: Persistent, candidate: Candidate) -> int:
     """Return bytes that a candidate cannot do without on one GPU; 0 where the base shows too little
     of it to say.
 
@@ -56,17 +58,17 @@ def bound(base: Base, found: Persistent, candidate: Candidate) -> int:
     if base.is_sharded or method.offloaded:
         return 0
     kept = {
-        "parameters": found.parameters,
-        "gradients": found.gradients,
-        "optimizer": found.optimizer,
+        "parameters": persistent.parameters,
+        "gradients": persistent.gradients,
+        "optimizer": persistent.optimizer,
     }
     if method.name.startswith("zero"):
         is_half = base.training.precision in ("bf16", "fp16") or candidate.bf16
-        copy = found.parameters if is_half else 0
+        copy = persistent.parameters if is_half else 0
         kept = {
-            "parameters": found.parameters // 2,
+            "parameters": persistent.parameters // 2,
             "gradients": 0,
-            "optimizer": found.optimizer + copy,
+            "optimizer": persistent.optimizer + copy,
         }
     parts = {
         name: candidate.tensor * (candidate.shards if name in method.shards else 1) for name in kept

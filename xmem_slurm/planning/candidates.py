@@ -30,14 +30,14 @@ class Base:
     @cached_property
     def training(self) -> Training:
         """How it trains; its batch is that which the lever was seen to make, where there is one."""
-        seen = self.trace.training
-        batch = self.lever.seen(self.trace) if self.lever else 0
-        seen = seen._replace(
-            micro_batch=batch or seen.micro_batch, accumulation=seen.accumulation or 1
+        training = self.trace.training
+        batch = self.lever.batch_in(self.trace) if self.lever else 0
+        training = training._replace(
+            micro_batch=batch or training.micro_batch, accumulation=training.accumulation or 1
         )
-        return seen._replace(
-            method="single" if self.ranks == 1 and seen.method in ("", "ddp") else seen.method
-        )
+        if self.ranks == 1 and training.method in ("", "ddp"):
+            return training._replace(method="single")
+        return training
 
     @property
     def lever(self) -> BatchLever | None:
@@ -79,7 +79,9 @@ class Base:
         words = list(self.trace.argv)[1:]
         while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
             words = words[1:]
-        named = words[1:] if words[:1] == ["-m"] else [] if words[:1] == ["-c"] else words
+        if words[:1] == ["-c"]:
+            return ""
+        named = words[1:] if words[:1] == ["-m"] else words
         return next(iter(named), "")
 
     def started_by(self, script: bytes) -> launch.Launch:
@@ -92,9 +94,9 @@ class Base:
         Raises:
             UsageError: it is not known.
         """
-        found = launch.find(script, self.program)
-        alone = found.kind == "srun" and self.ranks == 1 and self.training.by != "lightning"
-        return found._replace(kind="python") if alone else found
+        command = launch.find(script, self.program)
+        alone = command.kind == "srun" and self.ranks == 1 and self.training.by != "lightning"
+        return command._replace(kind="python") if alone else command
 
     @property
     def can_be_launched(self) -> bool:
@@ -108,11 +110,11 @@ class Base:
         """Why no other number of processes can be started, or of GPUs be asked for; "" where both
         can.
         """
-        now, script = self.ranks // self.nodes, self.job.script or b""
-        more = 1 + max(now, self.job.request.gpus_per_node or 0)
+        per_node, script = self.ranks // self.nodes, self.job.script or b""
+        larger = 1 + max(per_node, self.job.request.gpus_per_node or 0)
         try:
-            asking(self.job, more, self.nodes, self.tasks(more, self.nodes), ())
-            processes = Processes(self.nodes, now), Processes(self.nodes, more)
+            asking(self.job, larger, self.nodes, self.tasks(larger, self.nodes), ())
+            processes = Processes(self.nodes, per_node), Processes(self.nodes, larger)
             launch.changed(script, self.started_by(script), processes, variables={}, arguments={})
         except UsageError as error:
             return str(error)
@@ -189,26 +191,24 @@ class Candidate:
             "checkpointing": self.checkpointing,
             "expandable segments": self.expandable,
         }
-        more = "".join(f", {name}" for name, is_so in are.items() if is_so)
+        extras = "".join(f", {name}" for name, is_so in are.items() if is_so)
         tensor = f", tensors on {self.tensor}" if self.tensor > 1 else ""
-        return f"{self.gpus} x {self.option}, {self.method.name}{tensor}{batch}{more}"
+        return f"{self.gpus} x {self.option}, {self.method.name}{tensor}{batch}{extras}"
 
     def is_seen(self, trace: Trace, base: Training) -> str:
         """Return what of it a dry run did not show; "" where all of it was."""
-        seen = trace.training
-        method = (
-            "single"
-            if trace.world_size == 1 and seen.method == "ddp"
-            else seen.method or base.method
-        )
+        training = trace.training
+        method = training.method or base.method
+        if trace.world_size == 1 and training.method == "ddp":
+            method = "single"
         wrong = {
             "processes": trace.world_size == self.gpus,
-            "method": self.method.is_seen(seen._replace(method=method)) or not seen.by,
-            "micro batch": seen.micro_batch in (0, self.micro_batch)
-            and (self.lever is None or self.lever.seen(trace) == self.micro_batch),
-            "accumulation": seen.accumulation in (0, self.accumulation),
-            "tensor parallelism": max(1, seen.tensor) == self.tensor,
-            "precision": not self.bf16 or seen.precision == "bf16",
-            "checkpointing": seen.checkpointing == self.checkpointing,
+            "method": self.method.is_seen(training._replace(method=method)) or not training.by,
+            "micro batch": training.micro_batch in (0, self.micro_batch)
+            and (self.lever is None or self.lever.batch_in(trace) == self.micro_batch),
+            "accumulation": training.accumulation in (0, self.accumulation),
+            "tensor parallelism": max(1, training.tensor) == self.tensor,
+            "precision": not self.bf16 or training.precision == "bf16",
+            "checkpointing": training.checkpointing == self.checkpointing,
         }
         return ", ".join(name for name, right in wrong.items() if not right)

@@ -29,16 +29,14 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
     tasks = base.tasks(candidate.per_node, candidate.nodes)
     job = asking(base.job, candidate.per_node, candidate.nodes, tasks, site.dialect.options)
     variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
-    before, after = (
-        Processes(base.nodes, base.ranks // base.nodes),
-        Processes(candidate.nodes, candidate.per_node),
-    )
+    before = Processes(base.nodes, base.ranks // base.nodes)
+    after = Processes(candidate.nodes, candidate.per_node)
     other_gpus = not base.not_scaled and base.job.request.gpus_per_node != candidate.per_node
     if variables or arguments or before != after or other_gpus:
         assert job.script is not None
-        found = base.started_by(job.script)
+        command = base.started_by(job.script)
         script = launch.changed(
-            *(job.script, found, (before, after)),
+            *(job.script, command, (before, after)),
             variables=variables,
             arguments=arguments,
             other_gpus=other_gpus,
@@ -51,8 +49,8 @@ def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:
     """Return the variables with which it trains that way."""
     variables = dict(trainer_of(base).variables(candidate))
     if candidate.expandable:
-        own = base.job.environ.get(_ALLOCATOR, "")
-        variables[_ALLOCATOR] = ",".join(filter(None, [own, EXPANDABLE]))
+        allocator_settings = base.job.environ.get(_ALLOCATOR, "")
+        variables[_ALLOCATOR] = ",".join(filter(None, [allocator_settings, EXPANDABLE]))
     return variables
 
 
@@ -79,26 +77,26 @@ def deepspeed_config(base: Base, candidate: Candidate) -> Mapping[str, Any]:
     """
     if base.deepspeed is None:
         return {}
-    known = candidate.micro_batch or base.training.micro_batch
+    micro_batch = candidate.micro_batch or base.training.micro_batch
     changed = base.deepspeed.changed(
-        candidate.method, known, candidate.accumulation, candidate.gpus
+        candidate.method, micro_batch, candidate.accumulation, candidate.gpus
     )
     return base.deepspeed.in_bf16(changed) if candidate.bf16 else changed
 
 
 def what_changes(base: Base, candidate: Candidate) -> list[str]:
     """Say what of the training itself is another that way."""
-    found = list(trainer_of(base).changes(candidate))
+    changes = list(trainer_of(base).changes(candidate))
     if candidate.data_ranks != base.data_ranks:
-        found.append("which samples are in which batch: as many processes draw them")
+        changes.append("which samples are in which batch: as many processes draw them")
     if candidate.tensor != base.training.tensor:
-        found.append("sums within a layer are made of parts: they round otherwise")
+        changes.append("sums within a layer are made of parts: they round otherwise")
     if candidate.bf16:
-        own = {"fp16": "fp16 and its loss scaling"}.get(base.training.precision, "fp32")
-        found.append(
-            f"layers compute in bf16 in place of {own}: that rounds otherwise, and may train "
+        precision = {"fp16": "fp16 and its loss scaling"}.get(base.training.precision, "fp32")
+        changes.append(
+            f"layers compute in bf16 in place of {precision}: that rounds otherwise, and may train "
             "otherwise"
         )
     if base.batch and candidate.batch != base.batch:
-        found.append(f"the samples of an optimizer step: {candidate.batch} for {base.batch}")
-    return found
+        changes.append(f"the samples of an optimizer step: {candidate.batch} for {base.batch}")
+    return changes

@@ -21,11 +21,9 @@ OPTIONS = ("--deepspeed_config", "--deepspeed")
 has no value."""
 MOST_BYTES = 1 << 20
 
-_MICRO_BATCH, _ACCUMULATION, _BATCH = (
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "train_batch_size",
-)
+_MICRO_BATCH = "train_micro_batch_size_per_gpu"
+_ACCUMULATION = "gradient_accumulation_steps"
+_BATCH = "train_batch_size"
 
 
 class DeepSpeedJson(NamedTuple):
@@ -58,8 +56,10 @@ class DeepSpeedJson(NamedTuple):
 
     def _zero(self, method: Method) -> dict[str, Any]:
         """Return the part that says what is sharded and what is offloaded."""
-        own = self.config.get("zero_optimization", {})
-        zero = {name: value for name, value in own.items() if not name.startswith("offload_")}
+        configured = self.config.get("zero_optimization", {})
+        zero = {
+            name: value for name, value in configured.items() if not name.startswith("offload_")
+        }
         if method.offloaded:
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         return {**zero, "stage": int(method.base.removeprefix("zero"))}
@@ -70,8 +70,8 @@ class DeepSpeedJson(NamedTuple):
         """
         if "auto" in (config.get(name, {}).get("enabled") for name in ("bf16", "fp16")):
             return dict(config)
-        others = {name: value for name, value in config.items() if name not in ("fp16", "amp")}
-        return {**others, "bf16": {"enabled": True}}
+        kept = {name: value for name, value in config.items() if name not in ("fp16", "amp")}
+        return {**kept, "bf16": {"enabled": True}}
 
     def copy(self, config: Mapping[str, Any]) -> tuple[Path, bytes]:
         """Return a copy that says so: its place, which is another one for each content, and its
@@ -107,12 +107,12 @@ def find(trace: Trace, started_in: Path, copies: Path) -> DeepSpeedJson | None:
         if named is None:
             continue
         read = [
-            Path(each.path)
-            for each in trace.files
-            if each.kind == "R" and _is_named(Path(each.path), named)
+            Path(file.path)
+            for file in trace.files
+            if file.kind == "R" and _is_named(Path(file.path), named)
         ]
-        config, *others = [_loaded(path) for path in read or [started_in / named]]
-        if config is not None and all(other == config for other in others):
+        config, *other_configs = [_loaded(path) for path in read or [started_in / named]]
+        if config is not None and all(other_config == config for other_config in other_configs):
             return DeepSpeedJson(option, config, copies)
     return None
 

@@ -27,7 +27,7 @@ STEPS = 4
 whole, and two more are like it (probe/_xmem/process/steps.py)."""
 
 
-def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Work:
+def work(base: Base, base_work: Work, persistent: Persistent, candidate: Candidate) -> Work:
     """Return what a candidate would do: as much a sample as the base does, and the collectives of
     its method.
     """
@@ -41,16 +41,19 @@ def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Wo
     samples *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
     passes = candidate.accumulation / before.accumulation
     passes *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
+    offloaded_bytes = 0.0
+    if candidate.method.offloaded:
+        offloaded_bytes = float(2 * persistent.optimizer // candidate.shards)
     return replace(
-        known,
-        products=tuple(_scaled(product, samples / passes, passes) for product in known.products),
-        flops={precision: flops * samples for precision, flops in known.flops.items()},
-        bytes=known.bytes * samples,
-        launches=int(known.launches * passes),
-        collectives=tuple(_collectives(base, found, candidate)),
-        offloaded_bytes=float(2 * found.optimizer // candidate.shards)
-        if candidate.method.offloaded
-        else 0.0,
+        base_work,
+        products=tuple(
+            _scaled(product, samples / passes, passes) for product in base_work.products
+        ),
+        flops={precision: flops * samples for precision, flops in base_work.flops.items()},
+        bytes=base_work.bytes * samples,
+        launches=int(base_work.launches * passes),
+        collectives=tuple(_collectives(base, persistent, candidate)),
+        offloaded_bytes=offloaded_bytes,
     )
 
 
@@ -60,14 +63,14 @@ def _scaled(product: Product, batch: float, passes: float) -> Product:
     )
 
 
-def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Collective]:
+def _collectives(base: Base, persistent: Persistent, candidate: Candidate) -> list[Collective]:
     """Return what goes between GPUs in a step: parameters in the precision of computing, gradients
     in theirs.
     """
     if candidate.gpus == 1:
         return []
     shards, name, times = candidate.shards, candidate.method.name, candidate.accumulation
-    full = found.parameters * (base.ranks if base.is_sharded else 1)
+    full = persistent.parameters * (base.ranks if base.is_sharded else 1)
     half = full // 2 if base.training.precision in ("bf16", "fp16") else full
     nodes = 1 if candidate.method.is_hybrid else candidate.nodes
 
@@ -90,11 +93,11 @@ def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Co
     return sharded
 
 
-def beside(found: Persistent, candidate: Candidate) -> int:
+def beside(persistent: Persistent, candidate: Candidate) -> int:
     """Return bytes that a method is expected to hold whole within a step, in 16 bits, beside what
     it keeps.
     """
-    whole = {"fsdp2-grad": found.parameters, "zero1": found.gradients}
+    whole = {"fsdp2-grad": persistent.parameters, "zero1": persistent.gradients}
     return whole.get(candidate.method.name, 0) // 2 if candidate.gpus > 1 else 0
 
 
@@ -108,12 +111,12 @@ class Activations:
 
     a_sample: dict[tuple[bool, str], tuple[float, float]] = field(default_factory=dict)
 
-    def learn(self, candidate: Candidate, found: Estimate, persistent: int) -> None:
+    def learn(self, candidate: Candidate, estimate: Estimate, persistent: int) -> None:
         """Take in what a dry run with this batch needed."""
         if candidate.micro_batch:
             with_margins, without = (
                 max(0, size - persistent) / candidate.micro_batch
-                for size in (found.required_bytes, found.largest.fits_in_bytes)
+                for size in (estimate.required_bytes, estimate.largest.fits_in_bytes)
             )
             self.a_sample[candidate.checkpointing, candidate.method.name] = with_margins, without
 
@@ -121,15 +124,15 @@ class Activations:
         """Return the bytes of its batch; of a method that was not run the least of others, or a
         guess by that.
         """
-        known = self.a_sample.get((candidate.checkpointing, candidate.method.name))
-        if known is not None:
-            return known[0] * candidate.micro_batch
+        sizes = self.a_sample.get((candidate.checkpointing, candidate.method.name))
+        if sizes is not None:
+            return sizes[0] * candidate.micro_batch
         changed = CHECKPOINTED if candidate.checkpointing else 1 / CHECKPOINTED
-        others = (
+        guesses = (
             without * (1 if checkpointing == candidate.checkpointing else changed)
             for (checkpointing, _), (_, without) in self.a_sample.items()
         )
-        return min(others, default=0.0) * candidate.micro_batch
+        return min(guesses, default=0.0) * candidate.micro_batch
 
 
 @dataclass

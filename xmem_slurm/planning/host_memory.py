@@ -12,13 +12,15 @@ from xmem_slurm.units import MIB
 
 
 def host_memory(
-    found: Estimate, candidate: Candidate, base: Base, request: Request, site: Site
+    estimate: Estimate, candidate: Candidate, base: Base, request: Request, site: Site
 ) -> NodeMemory:
     """Return what a way takes of its nodes' memory, and what there is."""
     nodes = (
         group for group in site.nodes if group.gpus.get(candidate.option, 0) >= candidate.per_node
     )
-    most = max((group.memory_mib for group in nodes), default=0)
-    each = max(rank.trace.host_bytes for rank in found.ranks)
+    largest_mib = max((group.memory_mib for group in nodes), default=0)
+    per_process = max(rank.trace.host_bytes for rank in estimate.ranks)
     as_written = base.trace.host_bytes * -(-base.ranks // base.nodes)
-    return NodeMemory(each, candidate.per_node, memory_per_node(request), most * MIB, as_written)
+    return NodeMemory(
+        per_process, candidate.per_node, memory_per_node(request), largest_mib * MIB, as_written
+    )

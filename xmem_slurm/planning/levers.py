@@ -34,40 +34,41 @@ class BatchLever:
         Raises:
             UsageError: it is something else.
         """
-        found = _VARIED.fullmatch(text)
-        if found is None:
+        match = _VARIED.fullmatch(text)
+        if match is None:
             raise UsageError(
                 f"--vary {text}: not of the form batch_size=--OPTION or batch_size=VARIABLE"
             )
-        return cls(found[1])
+        return cls(match[1])
 
     def __str__(self) -> str:
         return self.name or "its DataLoaders' batch_size"
 
-    def seen(self, trace: Trace) -> int:
+    def batch_in(self, trace: Trace) -> int:
         """Return the batch of one process that a dry run showed; 0: none.
 
         It is what DataLoaders gave; without any that give batches of one size, what an option had
         on the command line of the process. Whether a variable did anything only DataLoaders show.
         """
-        return trace.training.drawn or self._told(trace)
+        return trace.training.drawn or self._option_batch(trace)
 
     def not_seen(self, trace: Trace) -> str:
         """Return why a dry run of the job as it is written does not show that this is its batch; ""
         where it does.
         """
-        told, drawn = self._told(trace), trace.training.drawn
-        if told and drawn and told != drawn:
-            return f"{self.name} is {told}, and batches of {drawn} are what each process draws"
-        other = "name an option of its command, which is seen without"
-        other = f"its command has no {self.name} NUMBER" if self.name.startswith("-") else other
-        return (
-            ""
-            if self.seen(trace)
-            else f"no DataLoader was seen to give all batches of its training; {other}"
-        )
+        option_batch, drawn = self._option_batch(trace), trace.training.drawn
+        if option_batch and drawn and option_batch != drawn:
+            return (
+                f"{self.name} is {option_batch}, and batches of {drawn} are what each process draws"
+            )
+        hint = "name an option of its command, which is seen without"
+        if self.name.startswith("-"):
+            hint = f"its command has no {self.name} NUMBER"
+        if self.batch_in(trace):
+            return ""
+        return f"no DataLoader was seen to give all batches of its training; {hint}"
 
-    def _told(self, trace: Trace) -> int:
+    def _option_batch(self, trace: Trace) -> int:
         text = last_value(trace.argv, self.name) or "" if self.name.startswith("-") else ""
         return int(text) if text.isdecimal() else 0
 
@@ -90,7 +91,7 @@ class BatchLever:
         return replace(order, job=self._with_option(job, str(batch)))
 
     @property
-    def _given(self) -> re.Pattern[bytes]:
+    def _option_pattern(self) -> re.Pattern[bytes]:
         """Finds the option with its number in a script."""
         return re.compile(
             rb"(?<![\w-])(%s(?:=|[ \t]+)[\"']?)(\d+)(?![\w.])" % re.escape(self.name).encode()
@@ -100,7 +101,7 @@ class BatchLever:
         """Return the job with its option's number replaced wherever it stands: "--option 32",
         "--option=32".
         """
-        script, in_script = self._given.subn(rb"\g<1>" + number.encode(), job.script)
+        script, in_script = self._option_pattern.subn(rb"\g<1>" + number.encode(), job.script)
         arguments, in_arguments = _with_number(job.arguments, self.name, number)
         if not in_script + in_arguments:
             raise UsageError(

@@ -48,11 +48,9 @@ class MaxBatch:
         """What that batch needs: at most the GPU that it was seen to fit, which is exact, where the
         least is not.
         """
-        return (
-            min(self.estimate.required_bytes, self.gpu.total_bytes)
-            if self.estimate is not None
-            else None
-        )
+        if self.estimate is None:
+            return None
+        return min(self.estimate.required_bytes, self.gpu.total_bytes)
 
 
 def largest(
@@ -69,10 +67,10 @@ def largest(
         NoEstimate: a dry run failed, or the lever changes nothing.
         UsageError: there is nothing that the lever could change.
     """
-    tried, found = _Tried(order, lever, component, gpus, experience.of_another_way()), {}
+    tried, batches = _Tried(order, lever, component, gpus, experience.of_another_way()), {}
     for name in sorted(gpus, key=lambda name: gpus[name].total_bytes):
-        found[name] = yield from _largest_on(name, tried)
-    return list(found.values())
+        batches[name] = yield from _largest_on(name, tried)
+    return list(batches.values())
 
 
 @dataclass
@@ -97,7 +95,7 @@ class _Tried:
 
     def guess(self, name: str) -> int:
         """Return the batch to begin with: what another kind of GPU says of it."""
-        lines = [_further(known, self.gpus[name]) for known in self._estimates.values()]
+        lines = [_further(estimates, self.gpus[name]) for estimates in self._estimates.values()]
         return min(MOST, next((guess for guess in lines if guess is not None), FIRST))
 
     def run(self, name: str, batch: int) -> Orders[Estimate]:
@@ -126,16 +124,16 @@ class _Tried:
 
 def _largest_on(name: str, tried: _Tried) -> Orders[MaxBatch]:
     """Search on one GPU, beginning with what is known of its kind."""
-    gpu, known, runs, was_open = tried.gpus[name], tried.of(name), 0, MOST
-    fitting = {batch: estimate.fits(gpu) for batch, estimate in known.items()}
+    gpu, estimates, runs, was_open = tried.gpus[name], tried.of(name), 0, MOST
+    fitting = {batch: estimate.fits(gpu) for batch, estimate in estimates.items()}
     while True:
         fits = max((batch for batch, does in fitting.items() if does), default=0)
         over = min(
             (batch for batch, does in fitting.items() if not does and batch > fits), default=None
         )
-        at_most = known.get(fits)
+        at_most = estimates.get(fits)
         if over == fits + 1:
-            return MaxBatch(name, gpu, fits, at_most, known[over])
+            return MaxBatch(name, gpu, fits, at_most, estimates[over])
         if fits >= MOST or runs == MOST_DRY_RUNS:
             why = (
                 "a larger batch needs no more" if fits >= MOST else f"not found in {runs} dry runs"
@@ -154,30 +152,30 @@ def _next(name: str, tried: _Tried, fits: int, over: int | None, *, halve: bool)
     It is the one in the middle where a line has just left more than half of what was open: it
     bends.
     """
-    known, gpu = tried.of(name), tried.gpus[name]
-    if not known:
+    estimates, gpu = tried.of(name), tried.gpus[name]
+    if not estimates:
         return tried.guess(name)
     if over is None:
-        further = 2 * fits if len(known) == 1 else _further(known, gpu) or GROWTH * fits
+        further = 2 * fits if len(estimates) == 1 else _further(estimates, gpu) or GROWTH * fits
         return min(MOST, max(further, fits + 1))
-    between = (fits + over) // 2 if halve or not fits else _on_line(known, fits, over, gpu)
+    between = (fits + over) // 2 if halve or not fits else _on_line(estimates, fits, over, gpu)
     return min(max(between or 0, fits + 1), over - 1)
 
 
-def _further(known: Mapping[int, Estimate], gpu: Gpu) -> int | None:
+def _further(estimates: Mapping[int, Estimate], gpu: Gpu) -> int | None:
     """Return what fits by the line through the largest batch and one at most half of it; None: it
     does not rise.
     """
-    most = max(known, default=0)
-    less = max((batch for batch in known if 2 * batch <= most), default=None)
-    return _on_line(known, less, most, gpu) if less is not None else None
+    larger = max(estimates, default=0)
+    smaller = max((batch for batch in estimates if 2 * batch <= larger), default=None)
+    return _on_line(estimates, smaller, larger, gpu) if smaller is not None else None
 
 
-def _on_line(known: Mapping[int, Estimate], less: int, more: int, gpu: Gpu) -> int | None:
+def _on_line(estimates: Mapping[int, Estimate], smaller: int, larger: int, gpu: Gpu) -> int | None:
     """Return the largest batch that would fit if need rose straight from one batch to the other;
     None: it does not.
     """
-    at_less, at_more = known[less].required_bytes, known[more].required_bytes
+    at_less, at_more = estimates[smaller].required_bytes, estimates[larger].required_bytes
     if at_more <= at_less:
         return None
-    return max(1, less + (more - less) * (gpu.total_bytes - at_less) // (at_more - at_less))
+    return max(1, smaller + (larger - smaller) * (gpu.total_bytes - at_less) // (at_more - at_less))

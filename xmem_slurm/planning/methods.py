@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from xmem_slurm.trace import Training
 
-_DEEPSPEED, _FSDP, _SIZES = (
-    "ACCELERATE_USE_DEEPSPEED",
-    "ACCELERATE_USE_FSDP",
-    "ACCELERATE_USE_PARALLELISM_CONFIG",
-)
+_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
+_FSDP = "ACCELERATE_USE_FSDP"
+_SIZES = "ACCELERATE_USE_PARALLELISM_CONFIG"
 _FORMAT = "checkpoints are sharded, and made whole by"
 _OF_DEEPSPEED = "checkpoints are in DeepSpeed's format: the optimizer's state is sharded"
 _GATHERED = "checkpoints are gathered from all processes as they are saved"
@@ -59,7 +57,7 @@ class Method:
     def changes_in(self, precision: str) -> tuple[str, ...]:
         """Return what of the training itself is another, where it trains in that precision."""
         mixed = self.mixed if precision in ("bf16", "fp16") else ()
-        return (*self.changes, *(each.format(precision) for each in mixed))
+        return (*self.changes, *(change.format(precision) for change in mixed))
 
     @property
     def base(self) -> str:
@@ -85,10 +83,8 @@ def _zero(stage: int, shards: set[str], *, offload: bool = False) -> Method:
     if offload:
         variables["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu"
         changes.append(_ON_CPU)
-    name, away = (
-        f"zero{stage}{'-offload' if offload else ''}",
-        frozenset({"optimizer"}) if offload else frozenset(),
-    )
+    name = f"zero{stage}{'-offload' if offload else ''}"
+    away = frozenset({"optimizer"}) if offload else frozenset[str]()
     return Method(name, variables, frozenset(shards), away, tuple(changes), mixed=_ZERO_MIXED)
 
 
@@ -160,11 +156,11 @@ def variables_of(
     sizes = {}
     if method.is_hybrid:
         sizes = {"REPLICATE": ranks // shards, "SHARD": shards}
-    others = {
+    switched_off = {
         name: off for name, off in OFF.items() if name not in method.variables and name in environ
     }
     return {
-        **others,
+        **switched_off,
         **method.variables,
         **{f"PARALLELISM_CONFIG_DP_{name}_SIZE": str(size) for name, size in sizes.items()},
     }

@@ -79,11 +79,9 @@ class Planned:
         """
         if not self.plan.verified:
             failed = sum(row.status == "failed" for row in self.plan.rows)
-            without = (
-                f"; of {failed} of them it is not known, as their dry runs gave no answer"
-                if failed
-                else ""
-            )
+            without = ""
+            if failed:
+                without = f"; of {failed} of them it is not known, as their dry runs gave no answer"
             tried = counted(self.plan.dry_runs, "dry run")
             raise NoEstimate(f"none of the ways that were looked at fits ({tried}){without}")
         return self.plan.verified[0]
@@ -110,9 +108,9 @@ class Planned:
         script = self.submission(row).script
         assert script is not None
         files = dict[Path, bytes]()
-        for own, content in files_for(self.plan.base, row.candidate).items():
-            beside = path.absolute().with_name(f"{path.stem}.deepspeed{own.suffix}")
-            files[beside], script = content, script.replace(bytes(own), bytes(beside))
+        for original, content in files_for(self.plan.base, row.candidate).items():
+            beside = path.absolute().with_name(f"{path.stem}.deepspeed{original.suffix}")
+            files[beside], script = content, script.replace(bytes(original), bytes(beside))
         return {**files, path: script}
 
     def command(self, row: Row, path: Path) -> str:
@@ -146,8 +144,8 @@ def plan(
         SiteError: the site file is wrong, or there is none.
     """
     if job.request.others or job.script is None:
-        what = "a heterogeneous job" if job.request.others else "a command without a script"
-        raise UsageError(f"{what} is not planned for: give it the script of one component")
+        kind = "a heterogeneous job" if job.request.others else "a command without a script"
+        raise UsageError(f"{kind} is not planned for: give it the script of one component")
     site = loading.load_site(places.site_file(wanted.site, job.environ)).ordered_by(wanted.policy)
     site = site.sparing(wanted.margin).without_shares()
     gpus = sizing.spared(loading.option_gpus(site, loading.load_catalogue()), site)
@@ -163,10 +161,12 @@ def plan(
         wanted.on,
         BF16 in wanted.allow,
     )
-    each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
+    dry_run_budget = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
-    asked = Asked(fresh=wanted.fresh)
-    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each, asked)
+    run_options = Asked(fresh=wanted.fresh)
+    order = DryRunOrder.of(
+        from_submission(job), next(iter(gpus.values())), dry_run_budget, run_options
+    )
     with admission.turn(site.dry_run, None, tell):
         experience = Experience(learned.margins(site, tell), history.ran_out(job))
         search = Search(
@@ -220,10 +220,14 @@ def _counts(text: str | None, job: Submission) -> list[int]:
     Raises:
         UsageError: it is no range of numbers.
     """
-    own = job.request.gpus_total or 1
-    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text or f"1-{max(own, MOST_GPUS)}")
-    least, most = (int(found[1]), int(found[2] or found[1])) if found is not None else (0, 0)
-    if not 1 <= least <= most:
+    job_gpus = job.request.gpus_total or 1
+    match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text or f"1-{max(job_gpus, MOST_GPUS)}")
+    minimum, maximum = (int(match[1]), int(match[2] or match[1])) if match is not None else (0, 0)
+    if not 1 <= minimum <= maximum:
         raise UsageError(f"--gpus {text}: not of the form 4 or 1-8")
-    powers = [1 << power for power in range(most.bit_length()) if least <= 1 << power <= most]
-    return sorted({*powers, least, most, *([own] if least <= own <= most else [])})
+    powers = [
+        1 << power for power in range(maximum.bit_length()) if minimum <= 1 << power <= maximum
+    ]
+    return sorted(
+        {*powers, minimum, maximum, *([job_gpus] if minimum <= job_gpus <= maximum else [])}
+    )

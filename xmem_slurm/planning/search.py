@@ -138,22 +138,22 @@ class Search:
     runs: int = 0
     spent: float = 0.0
 
-    def plan(self, in_turn: InTurn) -> Ways:
-        """Return the plan, by dry runs that are made `in_turn`.
+    def plan(self, run_all: InTurn) -> Ways:
+        """Return the plan, by dry runs that `run_all` makes.
 
         Raises:
             NoEstimate: the job as it is written cannot be run dry.
             Signalled: a signal ends it before there is an answer.
         """
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
-        ((as_written, took),) = in_turn(partial(next, iter([self._run(self.job, largest)]), None))
+        ((as_written, took),) = run_all(partial(next, iter([self._run(self.job, largest)]), None))
         trace, copies = as_written.largest.trace, own_files.data_folder("deepspeed")
         self.base = Base(
             self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies)
         )
         late = trace.seen is None or any(phase.step > forecast.STEPS for phase in trace.seen.phases)
         self.brief = not late and trace.seen.evaluation is None and not trace.seen.checkpoints
-        self.found = bounds.persistent_of(self.base.trace)
+        self.persistent = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
         self.activations, self.run_seconds = forecast.Activations(), forecast.RunSeconds()
         gpus = {name: self.space.gpus[name] for name in self.space.options}
@@ -163,7 +163,7 @@ class Search:
         self._learn_from(as_written, took)
         waiting = self._waiting()
         try:
-            self._verify(waiting, in_turn)
+            self._verify(waiting, run_all)
         except Signalled as signalled:
             fits = any(row.status == "verified" for row in self.rows)
             if not (self.can_interrupt and signalled.number == signal.SIGINT and fits):
@@ -186,17 +186,17 @@ class Search:
             some = Candidate(
                 "", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing
             )
-            self.activations.learn(some, as_written, self.found.total)
+            self.activations.learn(some, as_written, self.persistent.total)
 
     def _waiting(self) -> list[_Waiting]:
         """Return the candidates that no bound rules out, as a heap: the most promising is first."""
         heap: list[_Waiting] = []
         self.number = itertools.count()
         for candidate in self.space.all_of(self.base):
-            least = bounds.bound(self.base, self.found, candidate)
+            bound_bytes = bounds.bound(self.base, self.persistent, candidate)
             gpu = self.space.gpus[candidate.option]
-            if least > gpu.total_bytes - gpu.context_bytes:
-                self.rows.append(Row(candidate, "ruled out", bound_bytes=least))
+            if bound_bytes > gpu.total_bytes - gpu.context_bytes:
+                self.rows.append(Row(candidate, "ruled out", bound_bytes=bound_bytes))
             else:
                 self._push(heap, self._near(candidate))
         return heap
@@ -225,26 +225,26 @@ class Search:
         Last comes what is offloaded or tensor parallel: of the latter no collectives are known
         before a dry run.
         """
-        work = (
-            forecast.work(self.base, self.work, self.found, candidate)
-            if self.work is not None
-            else None
-        )
+        work = None
+        if self.work is not None:
+            work = forecast.work(self.base, self.work, self.persistent, candidate)
         seconds, cost = self._price(candidate, work)
-        least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[
+        price = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[
             self.objective
         ]
         is_last = candidate.method.offloaded or candidate.tensor > 1
         may_answer = (
             self._is_near(candidate) and self.run_seconds.of(candidate) <= self.order.budget.seconds
         )
-        later = LATER if is_last else 0.0 if may_answer else UNLIKELY
-        return (0.0 if least is None else least) + later
+        later = 0.0 if may_answer else UNLIKELY
+        if is_last:
+            later = LATER
+        return (0.0 if price is None else price) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
         """Whether it is expected to fit, or to be near it."""
-        kept = bounds.bound(self.base, self.found, candidate) + forecast.beside(
-            self.found, candidate
+        kept = bounds.bound(self.base, self.persistent, candidate) + forecast.beside(
+            self.persistent, candidate
         )
         return (
             kept + self.activations.of(candidate)
@@ -262,7 +262,7 @@ class Search:
         seconds = speed.step_seconds(work, hardware) / samples
         return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
 
-    def _verify(self, heap: list[_Waiting], in_turn: InTurn) -> None:
+    def _verify(self, heap: list[_Waiting], run_all: InTurn) -> None:
         """Run dry what is most promising, until enough is verified, nothing is left, or the time is
         out.
         """
@@ -273,12 +273,12 @@ class Search:
                 self.under_way.append(candidate)
             return None if candidate is None else self._row(candidate)
 
-        for row, took in in_turn(another):
+        for row, took in run_all(another):
             self.rows.append(row)
             self.under_way.remove(row.candidate)
             self._learn(row, took)
-            for other in self._instead(row) if row.status == "too large" else []:
-                self._push(heap, other)
+            for substitute in self._instead(row) if row.status == "too large" else []:
+                self._push(heap, substitute)
 
     def _next(self, heap: list[_Waiting]) -> Candidate | None:
         """Take the most promising of those that wait, if one is wanted beside those under way.
@@ -287,22 +287,22 @@ class Search:
         expected to fit, or to end in time, is tried where nothing else fits.
         """
         verified, going = sum(row.status == "verified" for row in self.rows), len(self.under_way)
-        enough, left = (
-            verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE),
-            self._left(going),
-        )
-        if enough or left <= 0:
+        enough = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE)
+        seconds_left = self._seconds_left(going)
+        if enough or seconds_left <= 0:
             return None
-        alike, found = self._off(heap)
-        taken = [*alike, found] if found is not None else alike
-        chosen = found
-        if found is None or self._promise(found) >= UNLIKELY:
-            chosen = next((each for each in taken if not self._is_under_way(each)), None)
-        if chosen is not None and (verified or going) and self._is_unlikely(chosen, left):
+        alike, first = self._off(heap)
+        popped = [*alike, first] if first is not None else alike
+        chosen = first
+        if first is None or self._promise(first) >= UNLIKELY:
+            chosen = next(
+                (candidate for candidate in popped if not self._is_under_way(candidate)), None
+            )
+        if chosen is not None and (verified or going) and self._is_unlikely(chosen, seconds_left):
             chosen = None
-        for each in taken:
-            if each is not chosen:
-                self._push(heap, each)
+        for candidate in popped:
+            if candidate is not chosen:
+                self._push(heap, candidate)
         return chosen
 
     def _off(self, heap: list[_Waiting]) -> tuple[list[Candidate], Candidate | None]:
@@ -318,19 +318,21 @@ class Search:
             near = candidate if candidate.expandable else self._near(candidate)
             if near != candidate or self._promise(candidate) > promised:
                 self._push(heap, near)
-            elif any(other.method == candidate.method for other in self.under_way):
+            elif any(running.method == candidate.method for running in self.under_way):
                 alike.append(candidate)
             else:
                 return alike, candidate
         return alike, None
 
-    def _is_unlikely(self, candidate: Candidate, left: float) -> bool:
+    def _is_unlikely(self, candidate: Candidate, seconds: float) -> bool:
         """Whether its dry run is not expected to answer within so many seconds, or it to fit."""
-        return self._promise(candidate) >= UNLIKELY or self.run_seconds.of(candidate) > left
+        return self._promise(candidate) >= UNLIKELY or self.run_seconds.of(candidate) > seconds
 
     def _is_under_way(self, candidate: Candidate) -> bool:
         """Whether its dry run is: on GPUs of the same kind it is the same one."""
-        return any(replace(other, option=candidate.option) == candidate for other in self.under_way)
+        return any(
+            replace(running, option=candidate.option) == candidate for running in self.under_way
+        )
 
     def _instead(self, row: Row) -> Iterator[Candidate]:
         """Yield what may fit where a candidate does not: expandable segments, if a replay says so;
@@ -349,9 +351,9 @@ class Search:
         if row.estimate is None or row.why:
             return
         self.run_seconds.learn(row.estimate.largest.trace, took)
-        kept = bounds.bound(self.base, self.found, row.candidate)
+        kept = bounds.bound(self.base, self.persistent, row.candidate)
         if kept:
-            kept += forecast.beside(self.found, row.candidate)
+            kept += forecast.beside(self.persistent, row.candidate)
             self.activations.learn(row.candidate, row.estimate, kept)
 
     def _row(self, candidate: Candidate) -> Orders[tuple[Row, Spent]]:
@@ -364,17 +366,19 @@ class Search:
             job = changed(self.base, candidate, self.space.site)
             for path, content in files_for(self.base, candidate).items():
                 self.put(path, content)
-            found, took = yield from self._run(job, candidate.option)
+            estimate, took = yield from self._run(job, candidate.option)
         except (NoEstimate, UsageError) as error:
             return Row(candidate, "failed", why=str(error)), Spent()
-        unseen = candidate.is_seen(found.largest.trace, self.base.training)
+        unseen = candidate.is_seen(estimate.largest.trace, self.base.training)
         if unseen:
             why = f"as changed, the job did not train with what was planned: {unseen}"
-            return Row(candidate, "failed", job, found, why=why), took
-        seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
-        host = host_memory(found, candidate, self.base, job.request, self.space.site)
-        fits: Status = "too large" if not found.fits(gpu) else "verified" if host.fits else "host"
-        return Row(candidate, fits, job, found, 0, seconds, cost, host=host), took
+            return Row(candidate, "failed", job, estimate, why=why), took
+        seconds, cost = self._price(candidate, speed.work_of(estimate.largest.trace))
+        host = host_memory(estimate, candidate, self.base, job.request, self.space.site)
+        status: Status = "verified" if host.fits else "host"
+        if not estimate.fits(gpu):
+            status = "too large"
+        return Row(candidate, status, job, estimate, 0, seconds, cost, host=host), took
 
     def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
         """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what
@@ -388,29 +392,31 @@ class Search:
             job.argv,
             frozenset(job.environ.items()),
         )
-        if key not in self._known:
+        if key not in self._results:
             self.runs += 1
             order = replace(self.order, job=from_submission(job), gpu=gpu, brief=self.brief)
-            left = max(LEAST_SECONDS, self._left(max(0, len(self.under_way) - 1)))
-            budget = SharedBudget(replace(order.budget, seconds=min(order.budget.seconds, left)))
+            seconds_left = max(LEAST_SECONDS, self._seconds_left(max(0, len(self.under_way) - 1)))
+            budget = SharedBudget(
+                replace(order.budget, seconds=min(order.budget.seconds, seconds_left))
+            )
             try:
-                self._known[key] = (yield from ranks.run(order, budget)), budget.spent
+                self._results[key] = (yield from ranks.run(order, budget)), budget.spent
             finally:
                 self.spent += budget.spent.seconds
-        traces, took = self._known[key]
+        traces, took = self._results[key]
         as_written = (job.script, job.argv) == (self.job.script, self.job.argv)
         experience = self.experience if as_written else self.experience.of_another_way()
         return estimate(traces, option, gpu, experience), took
 
-    def _left(self, beside: int) -> float:
+    def _seconds_left(self, beside: int) -> float:
         """Return the seconds that are left for one more dry run beside so many that are under
         way.
         """
-        done = self.runs - len(self.under_way)
-        return self.seconds - self.spent - beside * self.spent / max(1, done)
+        ended_runs = self.runs - len(self.under_way)
+        return self.seconds - self.spent - beside * self.spent / max(1, ended_runs)
 
     def __post_init__(self) -> None:
-        self._known: dict[_DryRun, tuple[Sequence[Trace], Spent]] = {}
+        self._results: dict[_DryRun, tuple[Sequence[Trace], Spent]] = {}
 
     def _planned(self, waiting: Sequence[_Waiting]) -> Ways:
         """Return what is known so far, with so many ways waiting to be tried."""
@@ -421,10 +427,10 @@ class Search:
         if self.work is None or not all(self.hardware.values()):
             not_ranked = "of this job or these GPUs no speed is known"
         verified = [row for row in self.rows if row.status == "verified"]
-        others = [row for row in self.rows if row.status != "verified"]
+        unverified = [row for row in self.rows if row.status != "verified"]
         rows = [
             *self._ranked(verified, ranked=not not_ranked),
-            *sorted(others, key=lambda row: row.candidate.gpus),
+            *sorted(unverified, key=lambda row: row.candidate.gpus),
         ]
         others_near = [self._near(candidate) for *_, candidate in waiting]
         tried_next = sorted(filter(self._is_near, others_near), key=self._promise)
@@ -441,18 +447,20 @@ class Search:
         def price(row: Row) -> float:
             return row.candidate.gpus * self.space.site.option[row.candidate.option].cost
 
-        def least(row: Row) -> float:
+        def score(row: Row) -> float:
             if self.objective == "fewest":
                 return row.candidate.gpus
+            if not ranked:
+                return price(row)
             figure = row.seconds if self.objective == "time" else row.cost
-            return (math.inf if figure is None else figure) if ranked else price(row)
+            return math.inf if figure is None else figure
 
         classes, best = dict[int, int](), 0.0
-        for row in sorted(rows, key=least):
+        for row in sorted(rows, key=score):
             if not classes or not (
-                least(row) == best or (ranked and speed.same_class(best, least(row)))
+                score(row) == best or (ranked and speed.same_class(best, score(row)))
             ):
-                best = least(row)
+                best = score(row)
                 classes[id(row)] = len(classes)
             else:
                 classes[id(row)] = max(classes.values())
@@ -467,6 +475,6 @@ def prices(rows: Sequence[Row], pick: Callable[[Row], float | None]) -> Mapping[
     """Return of each row how many times the least of a figure it has, by its place; without those
     that have none.
     """
-    known = {place: figure for place, row in enumerate(rows) if (figure := pick(row))}
-    least = min(known.values(), default=1.0)
-    return {place: figure / least for place, figure in known.items()}
+    figures = {place: figure for place, row in enumerate(rows) if (figure := pick(row))}
+    smallest = min(figures.values(), default=1.0)
+    return {place: figure / smallest for place, figure in figures.items()}

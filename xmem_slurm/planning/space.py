@@ -34,9 +34,9 @@ class Space:
     def options(self) -> Sequence[str]:
         """The options in question: shares of a GPU are none."""
         return [
-            n
-            for n, each in self.site.option.items()
-            if n in (self.on or self.gpus) and each.share is None
+            name
+            for name, option in self.site.option.items()
+            if name in (self.on or self.gpus) and option.share is None
         ]
 
     def all_of(self, base: Base) -> Iterator[Candidate]:
@@ -47,19 +47,15 @@ class Space:
         checkpointings = dict.fromkeys(
             (training.checkpointing, training.checkpointing or trainer.can_checkpoint)
         )
-        halves = (
-            (False, True)
-            if self.bf16 and trainer.can_bf16 and training.precision != "bf16"
-            else (False,)
-        )
-        counts = (
-            self.counts
-            if base.can_be_launched
-            else [each for each in self.counts if each == base.ranks]
-        )
-        for count, tensor in (
-            (count, each) for count in counts for each in trainer.tensors if count % each == 0
-        ):
+        halves = [False]
+        if self.bf16 and trainer.can_bf16 and training.precision != "bf16":
+            halves.append(True)
+        counts = self.counts
+        if not base.can_be_launched:
+            counts = [count for count in counts if count == base.ranks]
+        for count, tensor in itertools.product(counts, trainer.tensors):
+            if count % tensor:
+                continue
             micro, accumulation = next(self._batches(base, count // tensor), (0, 0))
             if not accumulation:
                 continue
@@ -88,10 +84,8 @@ class Space:
         """Return the numbers of GPUs that are left out as an optimizer step would have more
         samples, or fewer.
         """
-        counts, tensors = (
-            self.counts if base.can_be_launched and base.batch else (),
-            trainer_of(base).tensors,
-        )
+        counts = self.counts if base.can_be_launched and base.batch else ()
+        tensors = trainer_of(base).tensors
 
         def has_batch(count: int) -> bool:
             return any(
@@ -113,20 +107,24 @@ class Space:
         """Yield (micro batch, accumulation), the largest first; the job's own alone where that
         cannot be changed.
         """
-        own, trainer = (base.training.micro_batch, base.training.accumulation), trainer_of(base)
+        as_written = base.training.micro_batch, base.training.accumulation
+        trainer = trainer_of(base)
         can_vary, can_accumulate = trainer.can_vary, trainer.can_accumulate
-        each, rest = divmod(base.batch, ranks)
+        per_rank, remainder = divmod(base.batch, ranks)
         if not base.batch or not (can_vary or can_accumulate):
-            yield from [own] if ranks == base.data_ranks or not self.same_batch else []
+            yield from [as_written] if ranks == base.data_ranks or not self.same_batch else []
         elif not self.same_batch:
-            yield from ((1 << power, own[1]) for power in range(12, -1, -1)) if can_vary else [own]
-        elif not rest:
-            micros = (micro for micro in range(each, 0, -1) if each % micro == 0)
-            pairs = ((micro, each // micro) for micro in micros)
+            powers = (1 << power for power in range(12, -1, -1))
+            micros = powers if can_vary else [as_written[0]]
+            yield from ((micro, as_written[1]) for micro in micros)
+        elif not remainder:
+            divisors = (micro for micro in range(per_rank, 0, -1) if per_rank % micro == 0)
+            pairs = ((micro, per_rank // micro) for micro in divisors)
             yield from (
                 (micro, times)
                 for micro, times in pairs
-                if (can_vary or micro == own[0]) and (can_accumulate or times == own[1])
+                if (can_vary or micro == as_written[0])
+                and (can_accumulate or times == as_written[1])
             )
 
     def _places(self, base: Base, count: int) -> Iterator[tuple[str, int]]:
@@ -136,8 +134,8 @@ class Space:
         Of these, on which it can be told to be; `Base.not_scaled` says why on others it cannot.
         """
         for option in self.options:
-            most = max((group.gpus.get(option, 0) for group in self.site.nodes), default=0)
-            nodes = -(-count // most) if most else 0
+            per_node = max((group.gpus.get(option, 0) for group in self.site.nodes), default=0)
+            nodes = -(-count // per_node) if per_node else 0
             if not nodes or count % nodes:
                 continue
             try:

@@ -105,9 +105,9 @@ def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None
     groups = [nodes for nodes in site.nodes if option in nodes.gpus] if site is not None else []
 
     def slowest(key: str, otherwise: float) -> float:
-        said = [getattr(nodes.links, key) for nodes in groups]
+        site_values = [getattr(nodes.links, key) for nodes in groups]
         return 1e9 * min(
-            (otherwise if value is None else value for value in said), default=otherwise
+            (otherwise if value is None else value for value in site_values), default=otherwise
         )
 
     return Hardware(
@@ -141,7 +141,7 @@ def _host_seconds(work: Work) -> float:
     It is not the time of the dry run's own step, most of which is the probe's: 90 us a kernel, and
     other at each run.
     """
-    called = sum(each.count for each in work.collectives)
+    called = sum(collective.count for collective in work.collectives)
     return work.launches * LAUNCH_SECONDS + called * COLLECTIVE_SECONDS
 
 
@@ -150,11 +150,11 @@ def _compute_seconds(work: Work, hardware: Hardware) -> float:
     bytes.
     """
     products = sum(product_seconds(product, hardware) for product in work.products)
-    other = sum(
+    attention = sum(
         flops / (ATTENTION_SHARE * _peak(hardware, precision))
         for precision, flops in work.flops.items()
     )
-    return products + other + work.bytes / (MEMORY_SHARE * hardware.memory_bytes_per_second)
+    return products + attention + work.bytes / (MEMORY_SHARE * hardware.memory_bytes_per_second)
 
 
 _OPERAND_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
@@ -192,8 +192,8 @@ def _peak(hardware: Hardware, precision: str) -> float:
 def _by_overlap(work: Work, hardware: Hardware) -> dict[float, float]:
     """Return the seconds of collectives by the part of the computation that they can run beside."""
     seconds: dict[float, float] = defaultdict(float)
-    for each in work.collectives:
-        seconds[each.beside] += collective_seconds(each, hardware)
+    for collective in work.collectives:
+        seconds[collective.beside] += collective_seconds(collective, hardware)
     return seconds
 
 
@@ -286,7 +286,9 @@ def _collective(row: CountedRow, trace: Trace, backwards: int) -> Collective:
     if waited and ranks < trace.world_size:
         nodes = math.ceil(ranks * trace.nodes / trace.world_size)
     last_backward = BACKWARD / max(1, backwards)
-    beside = 0.0 if waited else last_backward if row.kind == "all_reduce" else 1.0
+    beside = last_backward if row.kind == "all_reduce" else 1.0
+    if waited:
+        beside = 0.0
     return Collective(row.kind, size, ranks, nodes, row.count, beside)
 
 
@@ -305,8 +307,11 @@ def _touched_bytes(trace: Trace) -> float:
     for allocation in trace.allocations[: steps[0]] if steps else ():
         held[allocation.category] += allocation.size
     new = (
-        sum(each.size * (3 if each.category is Category.ACT else 2) for each in made)
-        for made in spans
+        sum(
+            allocation.size * (3 if allocation.category is Category.ACT else 2)
+            for allocation in span
+        )
+        for span in spans
     )
     return float(
         median_low(new) + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD]

@@ -42,11 +42,11 @@ class Trainer:
 
     def can_be(self, method: Method, count: int) -> bool:
         """Whether it can be had to train on so many GPUs by a method."""
-        own = self.base.training
+        training = self.base.training
         if count == 1:
             return method.name == "single"
-        return method.is_seen(own) or (
-            method.name == "ddp" and own.method == "single" and bool(own.by)
+        return method.is_seen(training) or (
+            method.name == "ddp" and training.method == "single" and bool(training.by)
         )
 
     def _is_alone(self, method: Method) -> bool:
@@ -61,30 +61,30 @@ class Trainer:
     def variables(self, candidate: Candidate) -> Mapping[str, str]:
         """Return the variables with which it trains that way."""
         name = self.base.lever.name if self.base.lever is not None else "-"
-        return (
-            {}
-            if name.startswith("-") or self._has_batch(candidate)
-            else {name: str(candidate.micro_batch)}
-        )
+        if name.startswith("-") or self._has_batch(candidate):
+            return {}
+        return {name: str(candidate.micro_batch)}
 
     def arguments(self, candidate: Candidate) -> Mapping[str, str]:
         """Return the arguments with which it trains that way."""
         name = self.base.lever.name if self.base.lever is not None else ""
-        return (
-            {name: str(candidate.micro_batch)}
-            if name.startswith("-") and not self._has_batch(candidate)
-            else {}
-        )
+        if name.startswith("-") and not self._has_batch(candidate):
+            return {name: str(candidate.micro_batch)}
+        return {}
 
     def changes(self, candidate: Candidate) -> Sequence[str]:
         """Say what of the training itself is another by the method, and is not so by its own."""
-        own = self.base.training
-        if candidate.method.is_seen(own):
+        training = self.base.training
+        if candidate.method.is_seen(training):
             return ()
-        ways = [method for method in METHODS.values() if method.is_seen(own)]
-        known = [change for method in ways for change in method.changes_in(own.precision)]
-        precision = "bf16" if candidate.bf16 else own.precision
-        return [each for each in candidate.method.changes_in(precision) if each not in known]
+        ways = [method for method in METHODS.values() if method.is_seen(training)]
+        own_changes = [
+            change for method in ways for change in method.changes_in(training.precision)
+        ]
+        precision = "bf16" if candidate.bf16 else training.precision
+        return [
+            change for change in candidate.method.changes_in(precision) if change not in own_changes
+        ]
 
     def _has_batch(self, candidate: Candidate) -> bool:
         return candidate.micro_batch == self.base.training.micro_batch
@@ -109,10 +109,10 @@ class Accelerate(Trainer):
 
     def can_be(self, method: Method, count: int) -> bool:
         """By variables, where the job has none of its own for it."""
-        told = (
+        by_variables = (
             self.base.training.method in ("single", "ddp", "dp") or self.base.is_told_by_variables
         )
-        if not told:
+        if not by_variables:
             return super().can_be(method, count)
         if count == 1:
             return self._is_alone(method)
@@ -268,7 +268,7 @@ class TorchtitanOptions(Trainer):
             "data_parallel_shard_degree": (candidate.shards, base.training.shards),
             "tensor_parallel_degree": (candidate.tensor, base.training.tensor),
         }
-        if any(new != own for new, own in degrees.values()):
+        if any(new != current for new, current in degrees.values()):
             arguments |= {f"--parallelism.{name}": str(new) for name, (new, _) in degrees.items()}
         stays = {"fsdp2": False, "fsdp2-grad": True}.get(candidate.method.name)
         if stays is not None and stays != (base.training.method == "fsdp2-grad"):

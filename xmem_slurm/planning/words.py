@@ -7,11 +7,11 @@ def last_value(argv: Sequence[str], option: str) -> str | None:
     """Return what stands behind an option, or is joined to it by "=", the last time: that one
     counts; None: nothing.
     """
-    found = None
+    value = None
     for place, word in enumerate(argv):
         behind = next(iter(argv[place + 1 : place + 2]), "-")
         if word == option and not behind.startswith("-"):
-            found = behind
+            value = behind
         elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
-    return found
+            value = word.partition("=")[2]
+    return value
