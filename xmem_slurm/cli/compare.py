@@ -28,15 +28,14 @@ def compare(
     fits.
     """
     Reports(html=html_file).check()
-    found = comparison.compare(_object_of(before), _object_of(after))
+    differences = comparison.compare(_object_of(before), _object_of(after))
     names = before, after
-    typer.echo(
-        found.model_dump_json(indent=2) if as_json else "\n".join(comparison.lines(found, names))
-    )
+    shown = differences.model_dump_json(indent=2) if as_json else None
+    typer.echo(shown or "\n".join(comparison.lines(differences, names)))
     sys.stdout.flush()
     if html_file is not None:
         try:
-            own_files.write_for_user(html_file, comparison.page(found, names).encode())
+            own_files.write_for_user(html_file, comparison.page(differences, names).encode())
         except OSError as error:
             raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
 

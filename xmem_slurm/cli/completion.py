@@ -18,5 +18,5 @@ def completion(
     """Print a program's completion for a shell; the wheel has it in share/, too, where the shell
     looks by itself.
     """
-    own = pages.render(shell) if program == "xsbatch" else verb_pages.render(shell, main.whole())
-    typer.echo(own, nl=False)
+    text = pages.render(shell) if program == "xsbatch" else verb_pages.render(shell, main.whole())
+    typer.echo(text, nl=False)

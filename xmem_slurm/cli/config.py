@@ -23,14 +23,14 @@ def config(
     except OSError as error:
         raise UsageError(f"{script}: cannot be read: {error.strerror}") from error
     job = Submission(() if script is None else (script,), dict(os.environ), text)
-    found, complaints = settings.effective(job)
+    own_settings, complaints = settings.effective(job)
     typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
     shown = [
         *settings.ANYWHERE,
-        *(name for name in names if name in found and name not in settings.ANYWHERE),
+        *(name for name in names if name in own_settings and name not in settings.ANYWHERE),
     ]
-    rows = [(name, *found.get(name, (_default(name), "default"))) for name in shown]
+    rows = [(name, *own_settings.get(name, (_default(name), "default"))) for name in shown]
     width = max(12, *(len(value) for _, value, _ in rows))
     typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
     typer.echo(f"your file is {settings.user_file()}", err=True)

@@ -143,10 +143,9 @@ def _largest_batches(
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - what is known is told without it
     from xmem_slurm.report import max_batch as batches  # noqa: PLC0415
 
-    found = by_dry_run.largest_batches(job, wanted, vary, tell)
-    typer.echo(
-        json.dumps(batches.objects(found), indent=2) if as_json else "\n".join(batches.lines(found))
-    )
+    max_batches = by_dry_run.largest_batches(job, wanted, vary, tell)
+    shown = json.dumps(batches.objects(max_batches), indent=2) if as_json else None
+    typer.echo(shown or "\n".join(batches.lines(max_batches)))
 
 
 def _ask_of_ours(command: Sequence[str]) -> None:
@@ -157,16 +156,20 @@ def _ask_of_ours(command: Sequence[str]) -> None:
         UsageError: one is; or one does, and the files of the command, if it has any, do not have
             that word in them.
     """
-    own = {name for each in inspect.get_annotations(estimate).values() for name in _names(each)}
+    own_options = {
+        name
+        for annotation in inspect.get_annotations(estimate).values()
+        for name in _names(annotation)
+    }
     if command[0].startswith("-"):
-        near = difflib.get_close_matches(command[0], own, n=1)
+        near = difflib.get_close_matches(command[0], own_options, n=1)
         raise UsageError(
             f"{command[0]}: no such option{f'; did you mean {near[0]}?' if near else ''}"
         )
     texts = [_beginning(Path(word)) for word in command if Path(word).is_file()]
     for word in command:
         name = word.partition("=")[0]
-        if name in own and texts and not any(name.encode() in text for text in texts):
+        if name in own_options and texts and not any(name.encode() in text for text in texts):
             raise UsageError(
                 f"{name} comes after {command[0]}, so it would be passed to that: if it is meant "
                 "for xmem-slurm, write"
@@ -180,7 +183,9 @@ def _beginning(path: Path) -> bytes:
 
 
 def _names(annotation: Any) -> Iterator[str]:
-    for each in getattr(annotation, "__metadata__", ()):
+    for option in getattr(annotation, "__metadata__", ()):
         yield from (
-            name for name in (each.default, *(each.param_decls or ())) if str(name).startswith("--")
+            name
+            for name in (option.default, *(option.param_decls or ()))
+            if str(name).startswith("--")
         )

@@ -61,8 +61,8 @@ def explain(
     last = last_of(script)
     typed = last.command[1] if last.command[0] == "--wrap" else shlex.join(last.command)
     typer.echo(f"xmem-slurm: {typed}, in {last.folder}, {when(last.made)}", err=True)
-    said = _as_trees(last) if as_tree else last.said
-    estimated = Estimated(said, last.left, last.several, last.sized, last.templates)
+    texts = _as_trees(last) if as_tree else last.said
+    estimated = Estimated(texts, last.left, last.several, last.sized, last.templates)
     hand_out(estimated, reports, as_json=as_json, verbose=True)
 
 
@@ -85,7 +85,7 @@ def last_of(script: str | None) -> answers.KeptEstimate:
     Raises:
         UsageError: there is none.
     """
-    last = next((each for each in answers.newest() if script is None or each.is_of(script)), None)
+    last = next((kept for kept in answers.newest() if script is None or kept.is_of(script)), None)
     if last is None:
         which = f" of {script}" if script is not None else ""
         raise UsageError(

@@ -68,8 +68,8 @@ def generate(
     """
     folders = templates.folders(folder, _site_templates(site))
     if list_all:
-        for each in templates.available(folders):
-            typer.echo(f"{each.name:20} {each.about}")
+        for listed in templates.available(folders):
+            typer.echo(f"{listed.name:20} {listed.about}")
         return
     chosen = templates.find(template, folders)
     if show:
@@ -84,19 +84,18 @@ def generate(
     wishes = wishes_of(
         first, budget=budget, engine=engine, ranks=ranks, policy=policy, margin=margin
     )
-    where = loading.load_site(
-        places.site_file(site)
-    ).without_shares()  # a script alone cannot hold a job to its share
+    # Without shares: a script alone cannot hold a job to its share.
+    where = loading.load_site(places.site_file(site)).without_shares()
     where = where.ordered_by(wishes.policy).sparing(wishes.margin)
     gpus = loading.option_gpus(where, loading.load_catalogue())
-    there = [
+    existing = [
         path
         for name in where.option
         if output and (path := _file(output, chosen.name, name)).exists()
     ]
-    if there:
+    if existing:
         raise UsageError(
-            f"{there[0]}: it is there, and nothing is overwritten; name another --output"
+            f"{existing[0]}: it is there, and nothing is overwritten; name another --output"
         )
     target = scripts.Target(where, gpus, os.environ)
     allowance, how = Budget(seconds=wishes.budget), Asked(wishes.engine, wishes.ranks)
@@ -109,7 +108,7 @@ def generate(
                 say(f"{work} (point {number} of {len(points)})")
             return (yield from sizing.size(job, where, gpus, allowance, asked=how))
 
-        made = scripts.generate(
+        generated = scripts.generate(
             chosen,
             values,
             list(zip(map(sweep.label, points), commands, strict=True)),
@@ -118,9 +117,9 @@ def generate(
                 [size(*numbered) for numbered in enumerate(jobs, 1)], where.dry_run
             ),
         )
-    for script in made:
+    for script in generated:
         typer.echo("\n".join(f"xmem-slurm: {line}" for line in script.lines), err=True)
-    _hand_out(made, chosen.name, output)
+    _hand_out(generated, chosen.name, output)
 
 
 def _site_templates(named: str | None) -> Path | None:
@@ -135,20 +134,20 @@ def _file(folder: Path, template: str, option: str) -> Path:
     return folder / f"{template}-{option}.sh"
 
 
-def _hand_out(made: Sequence[scripts.Generated], name: str, folder: Path | None) -> None:
+def _hand_out(generated: Sequence[scripts.Generated], name: str, folder: Path | None) -> None:
     """Print the only script, or write each to a file of its own, named after its GPU option;
     overwrite nothing.
     """
     if folder is None:
-        if len(made) > 1:
+        if len(generated) > 1:
             raise UsageError(
-                f"the points need {len(made)} kinds of GPU "
-                f"({', '.join(each.option for each in made)});"
+                f"the points need {len(generated)} kinds of GPU "
+                f"({', '.join(script.option for script in generated)});"
                 " --output FOLDER takes a script for each"
             )
-        typer.echo(made[0].script, nl=False)
+        typer.echo(generated[0].script, nl=False)
         return
-    for script in made:
+    for script in generated:
         path = _file(folder, name, script.option)
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -22,20 +22,22 @@ def gpus(
     """List the GPUs of the catalogue, and which of them the site has, under what name."""
     catalogue = loading.load_catalogue()
     try:
-        here = loading.load_site(places.site_file(site))
+        loaded = loading.load_site(places.site_file(site))
     except SiteError as error:
         typer.echo(f"xmem-slurm: the catalogue alone: {error}", err=True)
-        here = None
-    options = {} if here is None else here.option
+        loaded = None
+    options = {} if loaded is None else loaded.option
     names = {
         name: [
-            option for option, each in options.items() if each.gpu == name and each.share is None
+            label
+            for label, option in options.items()
+            if option.gpu == name and option.share is None
         ]
         for name in catalogue
     }
     part = (word or "").lower()
     shown = [
-        name for name in catalogue if any(part in each.lower() for each in [name, *names[name]])
+        name for name in catalogue if any(part in label.lower() for label in [name, *names[name]])
     ]
     if not shown:
         raise UsageError(f"{word}: no GPU of the catalogue, nor of the site, has that in its name")
@@ -55,5 +57,5 @@ def gpus(
         return
     width = max(map(len, shown))
     for name in shown:
-        own = f"this site: {', '.join(names[name])}" if names[name] else ""
-        typer.echo(f"{name:{width}}  {human(catalogue[name].total_bytes):>10}  {own}".rstrip())
+        at_site = f"this site: {', '.join(names[name])}" if names[name] else ""
+        typer.echo(f"{name:{width}}  {human(catalogue[name].total_bytes):>10}  {at_site}".rstrip())

@@ -46,47 +46,50 @@ class Reports(NamedTuple):
                 raise UsageError(f"{path}: {wrong}")
 
 
-def hand_out(found: Estimated, reports: Reports, *, as_json: bool, verbose: bool) -> None:
+def hand_out(estimated: Estimated, reports: Reports, *, as_json: bool, verbose: bool) -> None:
     """Print what is known, then write the reports: one that fails costs one line, and an exit
     status of 1.
 
     Raises:
         XmemError: of what is known nothing is left that a report could be made of.
     """
-    for component, why in found.left.items():
+    for component, why in estimated.left.items():
         typer.echo(f"xmem-slurm: component {component}: {why}", err=True)
     if as_json:
         listed = {
             "components": [
-                {"component": n, "estimate": each.document} for n, each in found.said.items()
+                {"component": n, "estimate": texts.document} for n, texts in estimated.said.items()
             ]
         }
-        typer.echo(json.dumps(listed if found.several else found.said[0].document, indent=2))
+        typer.echo(
+            json.dumps(listed if estimated.several else estimated.said[0].document, indent=2)
+        )
     else:
-        for component, each in found.said.items():
-            lines = each.full if verbose else each.brief
+        for component, texts in estimated.said.items():
+            lines = texts.full if verbose else texts.brief
             typer.echo(
                 "\n".join(
-                    f"component {component}: {line}" if found.several else line for line in lines
+                    f"component {component}: {line}" if estimated.several else line
+                    for line in lines
                 )
             )
     sys.stdout.flush()
-    if found.known_since is not None:
+    if estimated.known_since is not None:
         typer.echo(
-            f"xmem-slurm: known since {when(found.known_since)}: nothing that the dry run read has "
-            "changed",
+            f"xmem-slurm: known since {when(estimated.known_since)}: nothing that the dry run "
+            "read has changed",
             err=True,
         )
     if reports.wanted:
-        _write(found, reports)
+        _write(estimated, reports)
 
 
-def _write(found: Estimated, reports: Reports) -> None:
+def _write(estimated: Estimated, reports: Reports) -> None:
     from xmem_slurm.report import files  # noqa: PLC0415 - what is only said does not wait for it
 
-    sized = found.sized()
+    sized = estimated.sized()
     failures = [
-        files.failure(path, sized, found.templates, files.WRITERS.get(form))
+        files.failure(path, sized, estimated.templates, files.WRITERS.get(form))
         for path, form in reports.wanted
     ]
     for failure in filter(None, failures):

@@ -107,15 +107,15 @@ class _LazyVerb(TyperCommand):
     def whole(self) -> Any:
         """Import the verb, and return it as typer has it."""
         module, _, name = self.place.place.partition(":")
-        found: typer.Typer | Callable[..., None] = getattr(
+        loaded: typer.Typer | Callable[..., None] = getattr(
             import_module(f"xmem_slurm.cli.{module}"), name
         )
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command(
+        if not isinstance(loaded, typer.Typer):
+            function, loaded = loaded, typer.Typer(add_completion=False)
+            loaded.command(
                 hidden=self.hidden, context_settings=AS_TYPED if self.place.as_typed else None
             )(function)
-        command = typer.main.get_command(found)
+        command = typer.main.get_command(loaded)
         command.name = self.name
         return command
 
@@ -189,9 +189,9 @@ def _words(error: Any) -> str:
     """
     if isinstance(error, XmemError):
         return str(error)
-    what = error.format_message().rstrip(".")
-    if not what or what.endswith("?"):
-        return f"{what[:1].lower()}{what[1:]}"
+    message = error.format_message().rstrip(".")
+    if not message or message.endswith("?"):
+        return f"{message[:1].lower()}{message[1:]}"
     context = getattr(error, "ctx", None)
     verb = context.command_path if context is not None else "xmem-slurm"
-    return f"{what[:1].lower()}{what[1:]}; `{verb} --help` says more"
+    return f"{message[:1].lower()}{message[1:]}; `{verb} --help` says more"

@@ -24,7 +24,7 @@ from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.outcomes.trust import track_record
-from xmem_slurm.report import outcomes as told
+from xmem_slurm.report import outcomes as job_report
 from xmem_slurm.report import terminal
 from xmem_slurm.report import waste as report
 from xmem_slurm.site import loading, places
@@ -49,7 +49,14 @@ _MOST_OUTPUT = 1 << 20
 
 def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None:
     """Find margins by what your recorded jobs really used; your next estimates have them."""
-    _learn(_own(), _days(since), coverage, "jobs of yours", learned.own_file(), everybody=False)
+    _learn(
+        _own_outcomes(),
+        _days(since),
+        coverage,
+        "jobs of yours",
+        learned.own_file(),
+        everybody=False,
+    )
 
 
 def trust(since: Since = "400d", *, as_json: AsJson = False) -> None:
@@ -57,9 +64,9 @@ def trust(since: Since = "400d", *, as_json: AsJson = False) -> None:
     came.
     """
     days = _days(since)
-    record = track_record(records.since(_own(), days))
-    shown = json.dumps(told.trust_document(record, days), indent=2) if as_json else None
-    typer.echo(shown or "\n".join(told.trust_lines(record, days)))
+    record = track_record(records.since(_own_outcomes(), days))
+    shown = json.dumps(job_report.trust_document(record, days), indent=2) if as_json else None
+    typer.echo(shown or "\n".join(job_report.trust_lines(record, days)))
 
 
 def site_learn(
@@ -104,7 +111,7 @@ def waste(
         )
     _waste(
         loaded,
-        _own(),
+        _own_outcomes(),
         _days(since),
         everybody=False,
         replay=replay,
@@ -135,28 +142,34 @@ def site_waste(
 
 def explain_job(job: str, *, as_json: bool) -> bool:
     """Show what a job really used; False where nothing of it is known."""
-    begun = _own(records.begun)
-    found = [each for each in begun if job in {each.job, *(one.job for one in each.processes)}]
-    if found and as_json:
-        typer.echo(json.dumps(told.job_document(found[-1]), indent=2))
-    elif found:
+    begun = _own_outcomes(records.begun)
+    outcomes = [
+        outcome
+        for outcome in begun
+        if job in {outcome.job, *(process.job for process in outcome.processes)}
+    ]
+    if outcomes and as_json:
+        typer.echo(json.dumps(job_report.job_document(outcomes[-1]), indent=2))
+    elif outcomes:
         # Slurm knows whether a job is still there of which no process was seen to end.
-        unknown = any(each.state == "running" for each in found[-1].processes)
+        unknown = any(process.state == "running" for process in outcomes[-1].processes)
         state = _slurm_state(job) if unknown else ""
-        typer.echo("\n".join(told.job_lines(found[-1], _gpus()[1], state)))
+        typer.echo("\n".join(job_report.job_lines(outcomes[-1], _gpus()[1], state)))
     else:
         accounted = _accounted(job)
         if not accounted:
             return False
-        typer.echo("\n".join(told.accounted_lines(accounted[-1], sources.ran_out(_output(job)))))
+        typer.echo(
+            "\n".join(job_report.accounted_lines(accounted[-1], sources.ran_out(_output(job))))
+        )
     return True
 
 
 def _learn(
-    found: Sequence[JobOutcome],
+    outcomes: Sequence[JobOutcome],
     days: float,
     coverage: float,
-    whose: str,
+    source: str,
     place: Path,
     *,
     everybody: bool,
@@ -167,10 +180,12 @@ def _learn(
     failed = set[str]()
     with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
         failed = sources.not_completed(days, everybody=everybody)
-    said, nothing = learning.lessons(records.since(found, days), failed)
-    margins = learning.learn(said, coverage)
-    typer.echo("\n".join(told.learned_lines(margins, said, nothing, learning.drift(said))))
-    text = learned.text(margins, whose, time.strftime("%Y-%m-%d"))
+    lessons, nothing = learning.lessons(records.since(outcomes, days), failed)
+    margins = learning.learn(lessons, coverage)
+    typer.echo(
+        "\n".join(job_report.learned_lines(margins, lessons, nothing, learning.drift(lessons)))
+    )
+    text = learned.text(margins, source, time.strftime("%Y-%m-%d"))
     try:
         if place == learned.own_file():
             own_files.make(place.parent)
@@ -184,7 +199,7 @@ def _learn(
 
 def _waste(
     site: Site,
-    found: Sequence[JobOutcome],
+    outcomes: Sequence[JobOutcome],
     days: float,
     *,
     everybody: bool,
@@ -196,7 +211,7 @@ def _waste(
     alone.
     """
     gpus = loading.option_gpus(site, loading.load_catalogue())
-    found = records.since(found, days)
+    outcomes = records.since(outcomes, days)
     try:
         with terminal.progress("asking sacct which jobs had GPUs"):
             accounted = sources.accounted(days, everybody=everybody)
@@ -205,17 +220,14 @@ def _waste(
             f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}",
             err=True,
         )
-        accounted = [wasted.as_accounted(each) for each in found]
-    spent = wasted.spent(accounted, found, site, gpus)
+        accounted = [wasted.as_accounted(outcome) for outcome in outcomes]
+    spent = wasted.spent(accounted, outcomes, site, gpus)
     if replay:
         replayed = _replayed(wasted.to_replay(spent, accounted))
-        spent = wasted.spent(accounted, found, site, gpus, replayed)
+        spent = wasted.spent(accounted, outcomes, site, gpus, replayed)
     sums = wasted.summed(spent, site)
-    typer.echo(
-        json.dumps(report.document(sums, days), indent=2)
-        if as_json
-        else "\n".join(report.lines(sums, days))
-    )
+    shown = json.dumps(report.document(sums, days), indent=2) if as_json else None
+    typer.echo(shown or "\n".join(report.lines(sums, days)))
     sys.stdout.flush()
     if html_file is not None:
         try:
@@ -228,25 +240,25 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
     """Estimate jobs by the scripts that Slurm has kept, each in its folder; return what they need,
     by name.
     """
-    found = {}
-    for each in jobs:
-        stored = sources.stored(each.number)
+    needs = {}
+    for past_job in jobs:
+        stored = sources.stored(past_job.number)
         if stored is None or not Path(stored.folder).is_dir():
-            tell(f"{each.name}: its script is not kept, or its folder is gone")
+            tell(f"{past_job.name}: its script is not kept, or its folder is gone")
             continue
         with contextlib.chdir(stored.folder):
             job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
             try:
                 estimated = asked.estimate(job, Wanted(), tell)
-                found[each.script] = max(
-                    said.document["required_bytes"] for said in estimated.said.values()
+                needs[past_job.script] = max(
+                    texts.document["required_bytes"] for texts in estimated.said.values()
                 )
             except XmemError as error:
-                tell(f"{each.name}: {error}")
-    return found
+                tell(f"{past_job.name}: {error}")
+    return needs
 
 
-def _own(
+def _own_outcomes(
     read: Callable[[Path, int], list[JobOutcome]] = records.outcomes,
 ) -> list[JobOutcome]:
     """Return the user's own outcomes, of their folder and of the site's spool, where it names one.
@@ -255,7 +267,7 @@ def _own(
     """
     spool = _gpus()[0]
     folders = [records.folder(), *([spool] if spool is not None else [])]
-    return records.merged(*(read(each, os.geteuid()) for each in folders if each.is_dir()))
+    return records.merged(*(read(folder, os.geteuid()) for folder in folders if folder.is_dir()))
 
 
 def _of_site(site: Site) -> list[JobOutcome]:
@@ -326,7 +338,7 @@ def _days(text: str) -> float:
     Raises:
         UsageError: that is no length of time.
     """
-    found = re.fullmatch(r"(0*[1-9]\d{0,4})([dw])", text)
-    if found is None:
+    match = re.fullmatch(r"(0*[1-9]\d{0,4})([dw])", text)
+    if match is None:
         raise UsageError(f"--since {text}: not of the form 30d or 12w, of a day at least")
-    return float(found[1]) * _DAYS[found[2]]
+    return float(match[1]) * _DAYS[match[2]]

@@ -67,21 +67,21 @@ class _Entry(NamedTuple):
             return ""
         if self.name in _ASKED:
             return f' -x -a "({_ASKED[self.name]} 2>/dev/null)"'
-        return (
-            " -r"
-            if self.name in (*_FILES, *_FOLDERS)
-            else f" -x -a '{self.words}'"
-            if self.words
-            else " -x"
-        )
+        if self.name in (*_FILES, *_FOLDERS):
+            return " -r"
+        return f" -x -a '{self.words}'" if self.words else " -x"
 
     @property
     def zsh(self) -> str:
         """What completes the value, in zsh's words."""
         if not self.value:
             return ""
-        action = "_files" if self.name in _FILES else f"({self.words})" if self.words else ""
-        return f":{self.value}:{'_files -/' if self.name in _FOLDERS else action}"
+        action = f"({self.words})" if self.words else ""
+        if self.name in _FOLDERS:
+            action = "_files -/"
+        elif self.name in _FILES:
+            action = "_files"
+        return f":{self.value}:{action}"
 
 
 def render(page: str) -> str:

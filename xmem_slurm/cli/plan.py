@@ -88,19 +88,19 @@ def plan(
         can_interrupt=True,
     )
     with terminal.progress("running the job dry as it is", wanted.seconds) as shown_now:
-        found = on_site.plan(job, wanted, tell, shown_now)
-    if found.plan.was_interrupted:
+        planned = on_site.plan(job, wanted, tell, shown_now)
+    if planned.plan.was_interrupted:
         typer.echo(f"xmem-slurm: {report.INTERRUPTED}", err=True)
-    shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
-    typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
-    best = found.best
+    shown = json.dumps(report.objects(planned.plan, planned.gpus), indent=2) if as_json else None
+    typer.echo(shown or "\n".join(report.lines(planned.plan, planned.gpus)))
+    best = planned.best
     if write is not None:
-        files = found.written(best, write)
+        files = planned.written(best, write)
         for path, content in files.items():
             own_files.write_for_user(path, content)
-        others = [f"; it needs {path.name} beside it" for path in files if path != write]
-        told = f"xmem-slurm: {write} trains the first of these ways{''.join(others)}"
-        typer.echo(f"{told}: {found.command(best, write)}", err=True)
+        beside = [f"; it needs {path.name} beside it" for path in files if path != write]
+        sentence = f"xmem-slurm: {write} trains the first of these ways{''.join(beside)}"
+        typer.echo(f"{sentence}: {planned.command(best, write)}", err=True)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def check(
         record, spool = loaded.audit.folder, loaded.outcomes.spool
         faults = [python and hooks.unusable(python), record and audit.unusable(record)]
         faults += [spool and audit.unusable(spool, "[outcomes] spool")]
-        lines += [each for each in faults if each]
+        lines += [fault for fault in faults if fault]
         typer.echo("".join(f"{line}\n" for line in lines), nl=False)
         wrong += lines
     if loaded is None or wrong:
@@ -71,9 +71,9 @@ def check(
             + ("" if loaded else "; the cluster was not asked yet")
         )
     typer.echo(cgroup.told())
-    groups, asked = len(loaded.nodes), " in the file; the cluster was not asked" if offline else ""
-    what = f"{len(loaded.option)} GPU options on {groups} groups of nodes"
-    typer.echo(f"{path}: site {loaded.name}: {what}: no errors{asked}")
+    groups, caveat = len(loaded.nodes), " in the file; the cluster was not asked" if offline else ""
+    counts = f"{len(loaded.option)} GPU options on {groups} groups of nodes"
+    typer.echo(f"{path}: site {loaded.name}: {counts}: no errors{caveat}")
 
 
 @app.command("show")

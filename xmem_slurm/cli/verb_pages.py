@@ -72,10 +72,10 @@ class _Verb(NamedTuple):
         """When this is the verb that is typed, in fish's words."""
         if not self.path:
             return "__fish_use_subcommand"
-        seen = [f"__fish_seen_subcommand_from {word}" for word in self.path.split()]
+        conditions = [f"__fish_seen_subcommand_from {word}" for word in self.path.split()]
         inner = " ".join(verb.name for verb in self.verbs)
         return "; and ".join(
-            [*seen, *([f"not __fish_seen_subcommand_from {inner}"] if inner else [])]
+            [*conditions, *([f"not __fish_seen_subcommand_from {inner}"] if inner else [])]
         )
 
 
@@ -107,18 +107,17 @@ def _all(verb: _Verb) -> Iterator[_Verb]:
 
 def _verb(command: Any, path: str = "") -> _Verb:
     """Return a verb and those below it, as click has them."""
-    options = [
-        _VerbOption(
-            name, "" if each.is_flag else "value", (each.help or "").rstrip("."), _words(name)
-        )
-        for each in command.params
-        if each.param_type_name == "option"
-        for name in [next(name for name in each.opts if name.startswith("--")).removeprefix("--")]
-    ]
+    options = [_option(param) for param in command.params if param.param_type_name == "option"]
     inner = [
-        _verb(each, f"{path} {name}".strip())
-        for name, each in getattr(command, "commands", {}).items()
-        if not each.hidden
+        _verb(subcommand, f"{path} {name}".strip())
+        for name, subcommand in getattr(command, "commands", {}).items()
+        if not subcommand.hidden
     ]
     about = (command.help or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
     return _Verb(path, about, options, inner)
+
+
+def _option(param: Any) -> _VerbOption:
+    name = next(name for name in param.opts if name.startswith("--")).removeprefix("--")
+    value = "" if param.is_flag else "value"
+    return _VerbOption(name, value, (param.help or "").rstrip("."), _words(name))

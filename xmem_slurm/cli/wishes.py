@@ -58,18 +58,18 @@ def wishes_of(job: Submission, **typed: Any) -> Wishes:
     Raises:
         UsageError: an option makes no sense.
     """
-    given = {name: value for name, value in typed.items() if value is not None}
-    for name, value in given.items():
+    chosen = {name: value for name, value in typed.items() if value is not None}
+    for name, value in chosen.items():
         word = name.replace("_", "-")
-        wrong = (
-            None
-            if value is True
-            else settings.wrong_value(settings.BY_NAME[f"xmem-{word}"], str(value))
-        )
+        wrong = None
+        if value is not True:
+            wrong = settings.wrong_value(settings.BY_NAME[f"xmem-{word}"], str(value))
         if wrong is not None:
             raise UsageError(f"--{word} {value}: {wrong}")
-    found, complaints = settings.effective(job)
+    own_settings, complaints = settings.effective(job)
     for line in complaints:
         tell(line)
-    anywhere = {name: each for name, each in found.items() if name in settings.ANYWHERE}
-    return Wishes()._replace(**{**settings.values(anywhere), **given})
+    anywhere = {
+        name: setting for name, setting in own_settings.items() if name in settings.ANYWHERE
+    }
+    return Wishes()._replace(**{**settings.values(anywhere), **chosen})

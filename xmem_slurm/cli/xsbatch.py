@@ -106,37 +106,32 @@ def parse(
     Raises:
         UsageError: an --xmem option that does not exist, or a value that is none.
     """
-    typed = (
-        split_command_line(argv, _OPTIONS).occurrences
-        if any(word.startswith("--x") for word in argv)
-        else ()
+    has_own = any(word.startswith("--x") for word in argv)
+    typed = split_command_line(argv, _OPTIONS).occurrences if has_own else ()
+    own_occurrences = [occurrence for occurrence in typed if occurrence.name.startswith("xmem-")]
+    unknown = next(
+        (occurrence for occurrence in own_occurrences if occurrence.option is None), None
     )
-    own = [each for each in typed if each.name.startswith("xmem-")]
-    unknown = next((each for each in own if each.option is None), None)
     if unknown is not None:
         raise UsageError(f"{unknown.typed}: no such option; {_nearest(unknown.name)}")
-    found, complaints = settings.of_environment(environ)
-    for each in own:
-        option = BY_NAME[each.name]
-        text = each.value or ("" if option.value or each.value is not None else "1")
-        wrong = (
-            "a value is missing"
-            if option.value and each.value is None
-            else wrong_value(option, text)
-        )
-        wrong = wrong or _wrong_file(option, text)
+    own_settings, complaints = settings.of_environment(environ)
+    for occurrence in own_occurrences:
+        option = BY_NAME[occurrence.name]
+        text = occurrence.value or ("" if option.value or occurrence.value is not None else "1")
+        wrong = wrong_value(option, text) or _wrong_file(option, text)
+        if option.value and occurrence.value is None:
+            wrong = "a value is missing"
         if wrong is not None:
-            raise UsageError(
-                f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}"
-            )
-        found[each.name.removeprefix("xmem-")] = OwnSetting(text, "the command line")
-    said = {
-        name: each
-        for name, each in found.items()
-        if each.value or not BY_NAME[f"xmem-{name}"].value
+            value = "" if occurrence.value is None else f"={occurrence.value}"
+            raise UsageError(f"--{occurrence.name}{value}: {wrong}")
+        own_settings[occurrence.name.removeprefix("xmem-")] = OwnSetting(text, "the command line")
+    with_value = {
+        name: setting
+        for name, setting in own_settings.items()
+        if setting.value or not BY_NAME[f"xmem-{name}"].value
     }
-    wishes = Wishes(**settings.values(said), given=tuple(sorted(found)))
-    return without(argv, own), wishes, complaints
+    wishes = Wishes(**settings.values(with_value), given=tuple(sorted(own_settings)))
+    return without(argv, own_occurrences), wishes, complaints
 
 
 def _wrong_file(option: OwnOption, text: str) -> str | None:
@@ -155,10 +150,8 @@ def _wrong_file(option: OwnOption, text: str) -> str | None:
 def _nearest(name: str) -> str:
     import difflib  # noqa: PLC0415
 
-    rests = [each.removeprefix("xmem-") for each in BY_NAME]
+    rests = [word.removeprefix("xmem-") for word in BY_NAME]
     near = difflib.get_close_matches(name.removeprefix("xmem-"), rests, n=1)
-    return (
-        f"did you mean --xmem-{near[0]}?"
-        if near
-        else f"there are {', '.join(f'--{each}' for each in BY_NAME)}"
-    )
+    if near:
+        return f"did you mean --xmem-{near[0]}?"
+    return f"there are {', '.join(f'--{word}' for word in BY_NAME)}"
