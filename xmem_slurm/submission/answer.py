@@ -181,9 +181,9 @@ def _sized(
         drawn = wishes.report is not None or wishes.html is not None
         return None if drawn else answers.look_up(name, job, began)
 
-    with admission.alone(name, seconds, tell, made_meanwhile) as made:
-        if made is not None:
-            return made
+    with admission.alone(name, seconds, tell, made_meanwhile) as decision:
+        if decision is not None:
+            return decision
         # A held job sbatch takes, also where no node could run it as it is; who only looks is told
         # what can be said.
         unasked = wishes.dry_run or "hold" in job.request.settings
@@ -192,9 +192,8 @@ def _sized(
                 from xmem_slurm.submission import by_plan  # noqa: PLC0415
 
                 return by_plan.decide(job, wishes, tell, name)
-            with admission.turn(
-                rules, until - time.monotonic(), tell
-            ):  # before anything that takes CPU time
+            # Before anything that takes CPU time.
+            with admission.turn(rules, until - time.monotonic(), tell):
                 from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
                 return by_sizing.decide(
@@ -300,7 +299,7 @@ def _not_sized(job: Submission) -> Mapping[int, str]:
 
 def _why_not(job: Request, component: Request) -> str | None:
     """Return why a component that asks for GPUs is not sized, or None."""
-    resources = {each.resource for each in component.accelerators}
+    resources = {accelerator.resource for accelerator in component.accelerators}
     if resources - {"gpu"}:
         several = (
             len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
@@ -310,8 +309,6 @@ def _why_not(job: Request, component: Request) -> str | None:
                 f"a request for {' and '.join(sorted(resources))} is changed for one process only"
             )
         return None
-    return (
-        "how many GPUs the job gets is left to the scheduler"
-        if component.gpus_total is None
-        else None
-    )
+    if component.gpus_total is None:
+        return "how many GPUs the job gets is left to the scheduler"
+    return None

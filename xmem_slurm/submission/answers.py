@@ -84,8 +84,8 @@ def key(job: Submission, wishes: Sequence[object]) -> str:
     )
     script = job.script.hex() if job.script is not None else None
     words = _words(job, material=True)
-    what = [SCHEMA_VERSION, __version__, words, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+    key_parts = [SCHEMA_VERSION, __version__, words, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
+    return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
 
 
 def _words(job: Submission, *, material: bool) -> list[str]:
@@ -94,9 +94,9 @@ def _words(job: Submission, *, material: bool) -> list[str]:
     """
     line = job.command_line
     of_word: dict[int, list[bool]] = {}
-    for each in line.first_pass if len(line.components) == 1 else ():
-        for at in {each.at, each.value_at}:
-            of_word.setdefault(at, []).append(each.name in IMMATERIAL)
+    for occurrence in line.first_pass if len(line.components) == 1 else ():
+        for at in {occurrence.at, occurrence.value_at}:
+            of_word.setdefault(at, []).append(occurrence.name in IMMATERIAL)
     return [word for at, word in enumerate(job.argv) if all(of_word.get(at, [False])) != material]
 
 
@@ -175,8 +175,8 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         record = STORE.read(name)
         if record is None or record.head["decision"] is None:
             return None
-        made, kept = float(record.head["made"]), record.head["decision"]
-        if waited_since is not None and made < waited_since:
+        time_made, kept = float(record.head["made"]), record.head["decision"]
+        if waited_since is not None and time_made < waited_since:
             return None
         if kept["job_name"] not in (None, job.request.value("job-name") or ""):
             return None
@@ -190,8 +190,8 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             error=str(kept["error"]),
             lines=[*map(str, kept["lines"])],
             brief=[*map(str, kept["brief"])],
-            known_since=made,
-            retries=tuple(_retry(job, each) for each in kept["retries"]),
+            known_since=time_made,
+            retries=tuple(_retry(job, stored) for stored in kept["retries"]),
             prediction=_predicted(kept["prediction"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -231,7 +231,12 @@ def find(command: Sequence[str], folder: Path) -> KeptEstimate | None:
     """Return the newest estimate of this command in a folder."""
     words = [*command]
     return next(
-        (each for each in newest() if each.command == words and each.folder == str(folder)), None
+        (
+            estimate
+            for estimate in newest()
+            if estimate.command == words and estimate.folder == str(folder)
+        ),
+        None,
     )
 
 
@@ -261,30 +266,30 @@ def keep_decision(
         "ready": _stored(decision.ready, decision.written),
         "retries": [
             {
-                "ready": _stored(each.ready, decision.written),
-                "prediction": None if each.prediction is None else each.prediction._asdict(),
+                "ready": _stored(retry.ready, decision.written),
+                "prediction": None if retry.prediction is None else retry.prediction._asdict(),
             }
-            for each in decision.retries
+            for retry in decision.retries
         ],
         "lines": list(decision.lines),
         "brief": list(decision.brief),
         "prediction": None if decision.prediction is None else decision.prediction._asdict(),
     }
-    said = None
+    texts = None
     if sized:
         with contextlib.suppress(Exception):  # no submission fails by what is said of it again
             script = job.command_line.script
-            said = {component: _said(each, script) for component, each in sized.items()}
+            texts = {component: _texts(sizing, script) for component, sizing in sized.items()}
     _keep(
         name,
         job,
         rests_on,
         days=days,
         decision=kept,
-        said=said,
-        left=decision.left,
+        texts=texts,
+        unsized=decision.left,
         templates=templates,
-        sized=sized if said else None,
+        sized=sized if texts else None,
     )
 
 
@@ -292,25 +297,27 @@ def keep_estimate(
     name: str,
     job: Submission,
     sized: "Mapping[int, Sizing]",
-    left: Mapping[int, str],
+    unsized: Mapping[int, str],
     *,
     rests_on: Sequence[Evidence] | None,
     templates: Path | None = None,
 ) -> Mapping[int, Said]:
     """Keep what was estimated, if there is room for it; return what is said of it."""
-    said = {component: _said(each, job.command_line.script) for component, each in sized.items()}
+    texts = {
+        component: _texts(sizing, job.command_line.script) for component, sizing in sized.items()
+    }
     _keep(
         name,
         job,
         rests_on,
         days=MOST_DAYS,
         decision=None,
-        said=said,
-        left=left,
+        texts=texts,
+        unsized=unsized,
         templates=templates,
         sized=sized,
     )
-    return said
+    return texts
 
 
 def _keep(
@@ -320,8 +327,8 @@ def _keep(
     *,
     days: float,
     decision: Mapping[str, object] | None,
-    said: Mapping[int, Said] | None,
-    left: Mapping[int, str],
+    texts: Mapping[int, Said] | None,
+    unsized: Mapping[int, str],
     templates: Path | None,
     sized: "Mapping[int, Sizing] | None",
 ) -> None:
@@ -334,14 +341,14 @@ def _keep(
         "folder": os.getcwd(),  # noqa: PTH109 - as text
         "several": bool(job.request.others),
         "decision": decision,
-        "said": said,
-        "left": left,
+        "said": texts,
+        "left": unsized,
         "templates": None if templates is None else str(templates),
     }
     by_folder = groupby(sorted(rests_on or (), key=_folder), _folder)
     files = {
-        folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in its]
-        for folder, its in by_folder
+        folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in members]
+        for folder, members in by_folder
     }
     with contextlib.suppress(ValueError):  # a name that is no text
         parts = [json.dumps(None if rests_on is None else files).encode()]
@@ -377,7 +384,7 @@ def _estimate(record: StoredRecord) -> KeptEstimate | None:
         float(head["made"]),
         [*map(str, head["command"])],
         str(head["folder"]),
-        {int(number): Said(*each) for number, each in head["said"].items()},
+        {int(number): Said(*texts) for number, texts in head["said"].items()},
         {int(number): str(why) for number, why in head["left"].items()},
         bool(head["several"]),
         None if head["templates"] is None else Path(head["templates"]),
@@ -385,7 +392,7 @@ def _estimate(record: StoredRecord) -> KeptEstimate | None:
     )
 
 
-def _said(sized: "Sizing", script: str | None) -> Said:
+def _texts(sized: "Sizing", script: str | None) -> Said:
     from xmem_slurm.report import json as json_report  # noqa: PLC0415 - as `_form`
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.report.largest import at_peak  # noqa: PLC0415
@@ -419,8 +426,8 @@ def _files(record: StoredRecord) -> list[Evidence] | None:
         return None
     return [
         Evidence(kind, size, mtime_ns, folder + name, digest, names)
-        for folder, its in by_folder.items()
-        for name, kind, size, mtime_ns, digest, names in its
+        for folder, members in by_folder.items()
+        for name, kind, size, mtime_ns, digest, names in members
     ]
 
 
@@ -437,12 +444,11 @@ def _stored(job: Submission, written: Submission) -> dict[str, object]:
     """
     before, after = written.environ, job.environ
     same = _words(job, material=False) == _words(written, material=False)
+    argv: Sequence[str] | None = _words(job, material=True) if same else job.argv
+    if job.argv == written.argv:
+        argv = None
     return {
-        "argv": None
-        if job.argv == written.argv
-        else _words(job, material=True)
-        if same
-        else job.argv,
+        "argv": argv,
         "only_of": None if same else written.argv,
         "script": job.script.hex() if job.script is not None else None,
         "set": {k: v for k, v in after.items() if before.get(k) != v},

@@ -35,29 +35,29 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     with terminal.progress(
         "running the job dry as it is", wanted.seconds, verbose=wishes.verbose
     ) as shown:
-        found = on_site.plan(job, wanted, tell, shown)
-    best = found.best
-    ready = found.submission(best)
+        planned = on_site.plan(job, wanted, tell, shown)
+    best = planned.best
+    ready = planned.submission(best)
     assert best.estimate is not None
     needed = human(best.estimate.required_bytes)
-    changes = what_changes(found.plan.base, best.candidate)
-    seen = f"seen in a dry run of it, confidence {best.estimate.confidence}"
+    changes = what_changes(planned.plan.base, best.candidate)
+    seen_words = f"seen in a dry run of it, confidence {best.estimate.confidence}"
     allowed = site.policy.rewrite and not wishes.advise
-    planned = "planned" if allowed else "could be planned (nothing is changed at this site)"
-    brief = [f"{planned}: {best.candidate}; {needed} of each GPU's memory needed, {seen}"]
-    brief += [f"this {'changes' if allowed else 'would change'} {each}" for each in changes]
+    verb = "planned" if allowed else "could be planned (nothing is changed at this site)"
+    brief = [f"{verb}: {best.candidate}; {needed} of each GPU's memory needed, {seen_words}"]
+    brief += [f"this {'changes' if allowed else 'would change'} {change}" for change in changes]
     brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
-    kind, given = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
+    kind, submitted = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
     decision = Decision(
-        kind, job, given, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief
+        kind, job, submitted, lines=[*brief, *report.lines(planned.plan, planned.gpus)], brief=brief
     )
-    estimates = [row.estimate for row in found.plan.rows if row.estimate is not None]
+    estimates = [row.estimate for row in planned.plan.rows if row.estimate is not None]
     traces = [
-        found.plan.base.trace,
+        planned.plan.base.trace,
         *(rank.trace for estimate in estimates for rank in estimate.ranks),
     ]
     site_file = places.site_file(wishes.site, job.environ)
-    basis = by_sizing.basis_of(job, site_file, found.site.templates, learned.files(found.site))
+    basis = by_sizing.basis_of(job, site_file, planned.site.templates, learned.files(planned.site))
     answers.keep_decision(name, decision, *by_sizing.lasts(traces, basis))
     return decision
 
@@ -88,14 +88,14 @@ def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:
     types = job.request.gpu_types
     if not types or not (wishes.keep_type or site.policy.keep_type):
         return []
-    found = [
+    options = [
         name
         for name, option in site.option.items()
         if option.share is None and option.type in types
     ]
-    if not found:
+    if not options:
         raise UsageError(
             f"the type {', '.join(sorted(types))} is to be kept, and site {site.name} names no "
             "such GPU"
         )
-    return found
+    return options

@@ -65,23 +65,29 @@ def decide(
     gpus = loading.option_gpus(site, loading.load_catalogue())
     experience = Experience(learned.margins(site, tell), ran_out)
     sizings = _sizings(job, not_sized, wishes, site, gpus, experience=experience)
-    sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
-    errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}
-    left = {**not_sized, **{index: str(error) for index, error in errors.items()}}
+    sized = {
+        index: component for index, component in sizings.items() if isinstance(component, Sizing)
+    }
+    errors = {
+        index: component
+        for index, component in sizings.items()
+        if isinstance(component, NoEstimate)
+    }
+    unsized = {**not_sized, **{index: str(error) for index, error in errors.items()}}
     if not sized:
         unused = not not_sized and all(isinstance(error, UnusedGpu) for error in errors.values())
         if not not_sized and all(error.fails for error in errors.values()):
-            left = {index: f"{_LIKELY_TO_FAIL}: {why}" for index, why in left.items()}
+            unsized = {index: f"{_LIKELY_TO_FAIL}: {why}" for index, why in unsized.items()}
             if _is_refused(wishes, site):
-                raise Refused(decided.refusal(decided.of_components(job.request, left)))
-        decision = _without_estimate(job, left, site, unused=unused, advise=wishes.advise)
+                raise Refused(decided.refusal(decided.of_components(job.request, unsized)))
+        decision = _without_estimate(job, unsized, site, unused=unused, advise=wishes.advise)
         answers.keep_decision(
             name, decision, *_lasts_without_estimate(list(errors.values()), basis)
         )
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
         return decision
-    decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
+    decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=unsized)
     too_small = [
         line
         for part in decision.parts.values()
@@ -90,16 +96,16 @@ def decide(
     if too_small and _is_refused(wishes, site):
         raise Refused(decided.refusal(*too_small))
     full, brief = (
-        terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each)
-        for each in (False, True)
+        terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=is_brief)
+        for is_brief in (False, True)
     )
     before = [ran_out.words] if ran_out is not None else []
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
     if not job.request.others:
         gpu = gpus[sized[0].estimate.gpu_name]
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
-        most = int(wishes.retry) if may_ask else 0
-        retries = _larger(job, site, gpus, sized[0], most, experience=experience)
+        retry_count = int(wishes.retry) if may_ask else 0
+        retries = _larger(job, site, gpus, sized[0], retry_count, experience=experience)
         decision = decision._replace(
             prediction=prediction.of(sized[0].estimate, gpu), retries=retries
         )
@@ -172,8 +178,8 @@ def _lasts_without_estimate(
 ) -> _Lasts:
     """Return what it rests on that there is no estimate, and for how many days that is known."""
     read = [file for error in errors for file in error.files or ()]
-    seen = basis is not None and all(error.files is not None for error in errors)
-    days = answers.DAYS_WITHOUT_ESTIMATE if seen else answers.DAYS_UNSEEN
+    files_known = basis is not None and all(error.files is not None for error in errors)
+    days = answers.DAYS_WITHOUT_ESTIMATE if files_known else answers.DAYS_UNSEEN
     days = answers.FOR_WHO_WAITS if any(error.busy for error in errors) else days
     return evidence.lasting([*(basis or ()), *read]), days
 
@@ -181,9 +187,8 @@ def _lasts_without_estimate(
 def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> _Lasts:
     """Return what a decision by size rests on, and for how many days it is known."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
-    same_again = (
-        not decision.left and site.policy.order != "start"
-    )  # the queue is another one each time
+    # By order of start it is not: the queue is another one each time.
+    same_again = not decision.left and site.policy.order != "start"
     return lasts(traces, basis if same_again else None)
 
 
@@ -236,18 +241,18 @@ def _with_parts(
     Raises:
         UsageError: an ordinary job's request cannot be changed.
     """
-    asked = any(each.estimate.asks_for_script for each in sized.values())
-    in_script = not asked and not job_steps.looks_up_itself(job)
+    asks_for_script = any(component.estimate.asks_for_script for component in sized.values())
+    in_script = not asks_for_script and not job_steps.looks_up_itself(job)
     keep_type = wishes.keep_type or site.policy.keep_type
     parts: dict[int, Part] = {}
     together: dict[tuple[str, bool], dict[int, Sizing]] = {}
-    for index, each in sized.items():
-        if each.placement.choice is None:
-            parts[index] = Part(Kind.NOTHING_FITS, each)
+    for index, component in sized.items():
+        if component.placement.choice is None:
+            parts[index] = Part(Kind.NOTHING_FITS, component)
             continue
         pinned = keep_type and bool(job.request.components[index].gpu_types)
         allowed = site.policy.rewrite and not wishes.advise and not pinned
-        together.setdefault((each.placement.choice, allowed), {})[index] = each
+        together.setdefault((component.placement.choice, allowed), {})[index] = component
     ready = job
     for (choice, allowed), group in together.items():
         try:
@@ -256,16 +261,22 @@ def _with_parts(
             if allowed and not job.request.others:
                 raise
             parts |= {
-                index: Part(Kind.CANNOT_CHANGE, each, why=str(error))
-                for index, each in group.items()
+                index: Part(Kind.CANNOT_CHANGE, component, why=str(error))
+                for index, component in group.items()
             }
             continue
         first, last = next(iter(group)), next(reversed(group))
         copied = not in_script and allowed and changed.script != job.script
-        for index, each in group.items():
-            own = [c for c in changes if c.component == index or (c.command and index == first)]
-            kind = Kind.FITS if changed == ready else Kind.REWRITTEN if allowed else Kind.ADVISED
-            parts[index] = Part(kind, each, own, in_a_copy=copied and index == last)
+        for index, component in group.items():
+            own_changes = [
+                change
+                for change in changes
+                if change.component == index or (change.command and index == first)
+            ]
+            kind = Kind.REWRITTEN if allowed else Kind.ADVISED
+            if changed == ready:
+                kind = Kind.FITS
+            parts[index] = Part(kind, component, own_changes, in_a_copy=copied and index == last)
         ready = changed if allowed else ready
     kinds = {part.kind for part in parts.values()}
     return Decision(next(kind for kind in Kind if kind in kinds), job, ready, parts)
@@ -276,7 +287,7 @@ def _larger(
     site: Site,
     gpus: Mapping[str, Gpu],
     sized: Sizing,
-    most: int,
+    count: int,
     *,
     experience: Experience,
 ) -> Sequence[Retry]:
@@ -285,23 +296,23 @@ def _larger(
     Each has the prediction for its own GPU, not that for the one chosen: on another kind of GPU
     the job needs another amount, and its outcome would be held against the wrong figure.
     """
-    placement, found = sized.placement, list[Retry]()
+    placement, retries = sized.placement, list[Retry]()
     size = max(
         (gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice),
         default=None,
     )
     whole = (v for v in placement.verdicts if v.share is None and v.fits is not False)
     for verdict in sorted(whole, key=lambda v: (v.gpu.total_bytes, site.option[v.name].cost)):
-        if size is None or verdict.gpu.total_bytes <= size or len(found) == most:
+        if size is None or verdict.gpu.total_bytes <= size or len(retries) == count:
             continue
         size, reason = verdict.gpu.total_bytes, f"for the case that {placement.choice} is too small"
         option = site.option[verdict.name]
-        own = estimate_on(verdict.name, sized.estimate, gpus, experience)
-        predicted = None if own is None else prediction.of(own, gpus[verdict.name])
+        estimate = estimate_on(verdict.name, sized.estimate, gpus, experience)
+        predicted = None if estimate is None else prediction.of(estimate, gpus[verdict.name])
         with suppress(UsageError):
             ready, _ = rewrite(job, option, reason, spelled=site.dialect, templates=site.templates)
-            found.append(Retry(ready, predicted))
-    return found
+            retries.append(Retry(ready, predicted))
+    return retries
 
 
 def _rewritten(
@@ -317,14 +328,12 @@ def _rewritten(
     all of them.
     """
     option, units = site.option[choice], next(iter(group.values())).placement.units
-    granted = (
-        sharing.grant(option, gpus[choice], units, job.environ)
-        if option.share is not None
-        else None
-    )
+    granted = None
+    if option.share is not None:
+        granted = sharing.grant(option, gpus[choice], units, job.environ)
     reasons = (
-        decided.of_component(job.request, index, terminal.reason(each))
-        for index, each in group.items()
+        decided.of_component(job.request, index, terminal.reason(component))
+        for index, component in group.items()
     )
     return rewrite(
         job,

@@ -54,11 +54,9 @@ def _may_have_filter(environ: Mapping[str, str]) -> bool:
     Where that is, only Slurm knows: many a site has built it with another sysconfdir.
     """
     named = environ.get("SLURM_CONF")
-    places = (
-        [Path(named)]
-        if named
-        else [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
-    )
+    places = [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
+    if named:
+        places = [Path(named)]
     present = [place for place in places if place.exists()]
     return not present or any(place.with_name("cli_filter.lua").exists() for place in present)
 

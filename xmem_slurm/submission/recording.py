@@ -53,12 +53,12 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
         return decision
     try:
         written, ready = decision.written, decision.ready
-        own = records.make_folder()
+        own_folder = records.make_folder()
         spool = _tables(decision, wishes).get("spool")
         spool = spool if isinstance(spool, str) and _is_there(Path(spool)) else None
         predicted = (decision.prediction or Prediction())._replace(
-            script=records.key_of_script(written, own),
-            run=records.key_of_run(written, own),
+            script=records.key_of_script(written, own_folder),
+            run=records.key_of_run(written, own_folder),
             asked=audit.asks_for(written.request),
             given=audit.asks_for(ready.request),
         )
@@ -67,7 +67,7 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(RECORDER), ready.environ.get("PYTHONPATH")])
             ),
-            "XMEM_RECORD_TO": os.pathsep.join(filter(None, [str(own), spool])),
+            "XMEM_RECORD_TO": os.pathsep.join(filter(None, [str(own_folder), spool])),
             "XMEM_PREDICTION": json.dumps(content, separators=(",", ":")),
             **({"XMEM_SUMMARY": "1"} if wishes.summary else {}),
         }

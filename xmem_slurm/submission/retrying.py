@@ -47,28 +47,31 @@ def why_not(decision: Decision) -> str | None:
 
 
 def submit(
-    sbatch: Path, first: Submission, others: Sequence[Submission], tell: Callable[[list[str]], None]
+    sbatch: Path,
+    first: Submission,
+    retries: Sequence[Submission],
+    tell: Callable[[list[str]], None],
 ) -> int:
     """Submit a job, and those that are for the case that the one before them runs out; return
     sbatch's exit status.
     """
     marks = handover.mark(first.environ)
-    done = subprocess.run(
+    submitted = subprocess.run(
         [sbatch, *first.argv],
         env=client.guarded(first.environ, sbatch),
         stdout=subprocess.PIPE,
         pass_fds=marks,
         check=False,
     )
-    sys.stdout.buffer.write(done.stdout)
+    sys.stdout.buffer.write(submitted.stdout)
     sys.stdout.flush()
-    found = _JOB_ID.match(done.stdout.decode(errors="replace"))
-    if done.returncode or found is None:
-        return done.returncode
-    before = [found[1]]
+    match = _JOB_ID.match(submitted.stdout.decode(errors="replace"))
+    if submitted.returncode or match is None:
+        return submitted.returncode
+    before = [match[1]]
     try:
-        for other in others:
-            before.append(_submitted(sbatch, after(other, before), marks))
+        for retry in retries:
+            before.append(_submitted(sbatch, after(retry, before), marks))
             tell([f"job {before[-1]} is for the case that job {before[-2]} runs out of GPU memory"])
     except (SlurmError, OSError, subprocess.SubprocessError) as error:
         tell([f"there is no retry of job {before[-1]}: {error}"])
@@ -81,7 +84,7 @@ def _submitted(sbatch: Path, job: Submission, marks: Sequence[int]) -> str:
     Raises:
         SlurmError: sbatch refuses it.
     """
-    made = subprocess.run(
+    submitted = subprocess.run(
         [sbatch, "--parsable", *job.argv],
         input=job.script,
         env=client.guarded(job.environ, sbatch),
@@ -90,9 +93,9 @@ def _submitted(sbatch: Path, job: Submission, marks: Sequence[int]) -> str:
         timeout=_SECONDS,
         check=False,
     )
-    if made.returncode:
-        raise SlurmError(made.stderr.decode(errors="replace").strip())
-    return made.stdout.decode(errors="replace").strip().partition(";")[0]
+    if submitted.returncode:
+        raise SlurmError(submitted.stderr.decode(errors="replace").strip())
+    return submitted.stdout.decode(errors="replace").strip().partition(";")[0]
 
 
 def after(job: Submission, before: Sequence[str]) -> Submission:
@@ -102,11 +105,9 @@ def after(job: Submission, before: Sequence[str]) -> Submission:
     script, index = job.parsed_script, job.command_line.script_index
     assert script is not None
     assert index is not None
-    name = (
-        []
-        if job.request.value("job-name")
-        else [f"--job-name={job.argv[index].rpartition('/')[2]}"]
-    )
+    name = []
+    if not job.request.value("job-name"):
+        name = [f"--job-name={job.argv[index].rpartition('/')[2]}"]
     ours = [
         f"--dependency=afternotok:{':'.join(before)}",
         "--kill-on-invalid-dep=yes",
@@ -123,9 +124,9 @@ def after(job: Submission, before: Sequence[str]) -> Submission:
 def _guard(before: str) -> str:
     """Return the lines that end a job where the one before it did not run out."""
     folder = shlex.quote(str(records.folder()))
-    told = f"xmem-slurm: job {before} did not run out of GPU memory, and is not run again"
+    message = f"xmem-slurm: job {before} did not run out of GPU memory, and is not run again"
     return (
         f"# xmem-slurm: for the case that job {before} ran out of GPU memory\n"
         f"""grep -qs '"job":"{before}".*"state":"oom"' {folder}/*.jsonl"""
-        f""" || {{ echo '{told}'; exit 0; }}\n"""
+        f""" || {{ echo '{message}'; exit 0; }}\n"""
     )

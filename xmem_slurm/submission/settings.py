@@ -177,10 +177,10 @@ def of_job(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
         for word, number in lines
         if is_setting(word)
     ]
-    found, wrong = _sensible(
+    own_settings, wrong = _sensible(
         (f"xmem-{name}", OwnSetting(text or "1", where)) for (name, _, text), where in pairs
     )
-    return settings | found, complaints + wrong
+    return settings | own_settings, complaints + wrong
 
 
 def is_setting(word: str) -> bool:
@@ -199,23 +199,23 @@ def settled(wishes: Wishes, job: Submission) -> tuple[Wishes, list[str]]:
         return wishes, []
     if refusal(job) is not None or not job.request.asks_for_gpu:
         return wishes, []
-    found, complaints = of_job(job)
-    more = {name: each for name, each in found.items() if name not in wishes.given}
-    return wishes._replace(**values(more)), complaints
+    own_settings, complaints = of_job(job)
+    unstated = {name: setting for name, setting in own_settings.items() if name not in wishes.given}
+    return wishes._replace(**values(unstated)), complaints
 
 
 def effective(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
     """Return what holds for a job where no option says otherwise; and complaints."""
     lower, complaints = of_job(job)
-    found, wrong = of_environment(job.environ)
-    return lower | found, complaints + wrong
+    own_settings, wrong = of_environment(job.environ)
+    return lower | own_settings, complaints + wrong
 
 
 def values(settings: Mapping[str, OwnSetting]) -> dict[str, Any]:
     """Return the fields of `Wishes` that these are."""
     return {
-        name.replace("-", "_"): _value(f"xmem-{name}", each.value)
-        for name, each in settings.items()
+        name.replace("-", "_"): _value(f"xmem-{name}", setting.value)
+        for name, setting in settings.items()
     }
 
 
@@ -243,28 +243,31 @@ def _of_file(path: Path) -> tuple[dict[str, OwnSetting], list[str]]:
     texts = {
         name: str(int(value) if isinstance(value, bool) else value) for name, value in table.items()
     }
-    found, wrong = _sensible(
+    own_settings, wrong = _sensible(
         (f"xmem-{name}", OwnSetting(texts[name], str(path))) for name in ANYWHERE if name in texts
     )
-    return found, unknown + wrong
+    return own_settings, unknown + wrong
 
 
 def _sensible(
     settings: Iterator[tuple[str, OwnSetting]],
 ) -> tuple[dict[str, OwnSetting], list[str]]:
-    found, complaints = dict[str, OwnSetting](), list[str]()
-    for name, each in settings:
-        wrong = wrong_value(BY_NAME[name], each.value)
-        own = name.removeprefix("xmem-")
+    own_settings, complaints = dict[str, OwnSetting](), list[str]()
+    for name, setting in settings:
+        wrong = wrong_value(BY_NAME[name], setting.value)
+        short_name = name.removeprefix("xmem-")
         if wrong is None:
-            found[own] = each
-        elif each.where == BY_NAME[name].variable:
-            complaints.append(f"{each.where}={each.value}: {wrong}; it is as if it were not set")
+            own_settings[short_name] = setting
+        elif setting.where == BY_NAME[name].variable:
+            complaints.append(
+                f"{setting.where}={setting.value}: {wrong}; it is as if it were not set"
+            )
         else:
             complaints.append(
-                f"{each.where}: {own}={each.value}: {wrong}; it is as if it were not set"
+                f"{setting.where}: {short_name}={setting.value}: {wrong}; it is as if it were "
+                "not set"
             )
-    return found, complaints
+    return own_settings, complaints
 
 
 def wrong_value(option: OwnOption, text: str) -> str | None:
@@ -275,9 +278,9 @@ def wrong_value(option: OwnOption, text: str) -> str | None:
         return None
     if isinstance(option.takes[0], str):
         return f"not one of {', '.join(map(str, option.takes))}"
-    least, most = option.takes
+    lowest, highest = option.takes
     try:
-        fits = float(least) <= float(text) <= float(most)
+        fits = float(lowest) <= float(text) <= float(highest)
     except ValueError:
         fits = False
-    return None if fits else f"not a number of {option.value} from {least} to {most}"
+    return None if fits else f"not a number of {option.value} from {lowest} to {highest}"

@@ -79,8 +79,12 @@ def _see_that_places_answer(job: Submission, wishes: Wishes) -> None:
     named = wishes.site or job.environ.get("XMEM_SITE")
     site_files = (Path(named),) if named else places.site_places()
     reports = [Path(name) for name in (wishes.report, wishes.html) if name]
-    own = [settings.user_file(), own_files.cache_folder("answers"), own_files.record_folder("jobs")]
-    silent.require_answers([*site_files, *own, *reports])
+    own_places = [
+        settings.user_file(),
+        own_files.cache_folder("answers"),
+        own_files.record_folder("jobs"),
+    ]
+    silent.require_answers([*site_files, *own_places, *reports])
 
 
 def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
@@ -91,14 +95,17 @@ def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
 
     try:
         reason = retrying.why_not(decision)
-        larger = [decision._replace(ready=ready, prediction=own) for ready, own in decision.retries]
-        others = [recording.recorded(each, wishes).ready for each in larger]
+        larger = [
+            decision._replace(ready=ready, prediction=predicted)
+            for ready, predicted in decision.retries
+        ]
+        retries = [recording.recorded(retry, wishes).ready for retry in larger]
     except Exception as error:  # a fault of ours must not cost the user a job
-        reason, others = f"{type(error).__name__}: {error}", []
+        reason, retries = f"{type(error).__name__}: {error}", []
     if reason is not None:
         tell([f"there is no retry of this job: {reason}"])
         return
-    raise SystemExit(retrying.submit(sbatch, decision.ready, others, tell))
+    raise SystemExit(retrying.submit(sbatch, decision.ready, retries, tell))
 
 
 def _sbatch(job: Submission, wishes: Wishes) -> Path:
@@ -161,8 +168,10 @@ def _tried(decision: Decision, sbatch: Path) -> Decision:
     if client.is_no_cluster(words):
         return decision.noting(f"there is no cluster here ({words})")
     changed = decision.ready != decision.written
-    what = "the changed request, and it would be submitted as written" if changed else "it"
-    return decision._replace(ready=decision.written).noting(f"Slurm would refuse {what} ({words})")
+    subject = "the changed request, and it would be submitted as written" if changed else "it"
+    return decision._replace(ready=decision.written).noting(
+        f"Slurm would refuse {subject} ({words})"
+    )
 
 
 def _write_reports(decision: Decision, wishes: Wishes) -> None:
