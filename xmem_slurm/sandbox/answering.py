@@ -42,23 +42,23 @@ def silent(
     Raises:
         OSError: no process can be started.
     """
-    asked = {mount.point for mount in mounts if mount.kind not in LOCAL | ignored}
-    found = [point for point in asked if is_known(str(point))]
-    looks = [_begin(point, look) for point in asked.difference(found)]
-    waiting, end = {each.answer: each for each in looks}, time.monotonic() + SECONDS
+    points = {mount.point for mount in mounts if mount.kind not in LOCAL | ignored}
+    silent_points = [point for point in points if is_known(str(point))]
+    looks = [_begin(point, look) for point in points.difference(silent_points)]
+    waiting, end = {under_way.answer: under_way for under_way in looks}, time.monotonic() + SECONDS
     while waiting:
         ready, _, _ = select.select(list(waiting), [], [], max(0.0, end - time.monotonic()))
         if not ready:
             break
         for answer in ready:
             del waiting[answer]
-    for each in waiting.values():
-        make_known(str(each.point), each.held)
-        found.append(each.point)
-    for each in looks:
-        os.close(each.answer)
-        each.held.close()
-    return sorted(found)
+    for under_way in waiting.values():
+        make_known(str(under_way.point), under_way.held)
+        silent_points.append(under_way.point)
+    for under_way in looks:
+        os.close(under_way.answer)
+        under_way.held.close()
+    return sorted(silent_points)
 
 
 class _Look(NamedTuple):

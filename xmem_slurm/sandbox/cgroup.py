@@ -51,8 +51,10 @@ def divisible() -> Path | None:
 
 
 def _said_of_us() -> tuple[str, str]:
-    mountinfo, own = Path("/proc/self/mountinfo"), Path("/proc/self/cgroup")
-    return mountinfo.read_text(errors="surrogateescape"), own.read_text(errors="surrogateescape")
+    mountinfo, own_cgroup = Path("/proc/self/mountinfo"), Path("/proc/self/cgroup")
+    return mountinfo.read_text(errors="surrogateescape"), own_cgroup.read_text(
+        errors="surrogateescape"
+    )
 
 
 def told() -> str:
@@ -72,39 +74,43 @@ def told() -> str:
             "about is refused (huge pages, memory files) or counted as what it can be at most "
             "(sockets, mappings)"
         )
-    cpus = "" if "cpu" in _given(group) else "; CPUs by affinity, as cpu is not handed out there"
+    cpus = ""
+    if "cpu" not in _controllers_of(group):
+        cpus = "; CPUs by affinity, as cpu is not handed out there"
     return (
         f"dry runs here are held to their limits by a control group of their own, in {group}{cpus}"
     )
 
 
-def above(mountinfo: str, own: str) -> Path | None:
+def above(mountinfo: str, cgroup_text: str) -> Path | None:
     """Return the same from the texts of a process's mountinfo (proc_pid_mountinfo(5)) and cgroup
     (cgroups(7)).
     """
-    groups = _groups(mountinfo, own)
+    groups = _groups(mountinfo, cgroup_text)
     return next((group for group in groups if _may_divide(group)), None)
 
 
-def _groups(mountinfo: str, own: str) -> Sequence[Path]:
+def _groups(mountinfo: str, cgroup_text: str) -> Sequence[Path]:
     """Return the group that a process is in and all above it; none where it is outside of what is
     mounted here.
     """
-    top = next((each.point for each in mounts.visible(mountinfo) if each.kind == "cgroup2"), None)
-    place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), None)
+    top = next(
+        (mount.point for mount in mounts.visible(mountinfo) if mount.kind == "cgroup2"), None
+    )
+    place = next((line[3:] for line in cgroup_text.splitlines() if line.startswith("0::")), None)
     if top is None or place is None or ".." in place:
         return ()
-    here = top / place.lstrip("/")
-    return [group for group in (here, *here.parents) if group.is_relative_to(top)]
+    own_group = top / place.lstrip("/")
+    return [group for group in (own_group, *own_group.parents) if group.is_relative_to(top)]
 
 
 def _may_divide(group: Path) -> bool:
-    return {"memory", "pids"} <= _given(group) and all(
-        os.access(each, os.W_OK) for each in (group, group / "cgroup.procs")
+    return {"memory", "pids"} <= _controllers_of(group) and all(
+        os.access(path, os.W_OK) for path in (group, group / "cgroup.procs")
     )
 
 
-def _given(group: Path) -> set[str]:
+def _controllers_of(group: Path) -> set[str]:
     """Return what a group hands out to those in it."""
     try:
         return {*(group / "cgroup.subtree_control").read_text().split()}
@@ -123,12 +129,12 @@ def own(memory_bytes: int, processes: int, cpus: int) -> Iterator[Path | None]:
     if parent is None:
         yield None
         return
-    for left in parent.glob(f"{_PREFIX}*"):
-        if not Path("/proc", left.name.removeprefix(_PREFIX)).exists():
+    for leftover in parent.glob(f"{_PREFIX}*"):
+        if not Path("/proc", leftover.name.removeprefix(_PREFIX)).exists():
             with suppress(OSError):  # another user's, or its last process is just ending
-                left.rmdir()
+                leftover.rmdir()
     group = parent / f"{_PREFIX}{os.getpid()}"
-    if not _made(group, memory_bytes, processes, cpus):
+    if not _make(group, memory_bytes, processes, cpus):
         yield None
         return
     try:
@@ -146,7 +152,7 @@ def _remove(group: Path) -> None:
             time.sleep(0.01)
 
 
-def _made(group: Path, memory_bytes: int, processes: int, cpus: int) -> bool:
+def _make(group: Path, memory_bytes: int, processes: int, cpus: int) -> bool:
     """Make a group with these limits; whether there is one now."""
     settings = {
         "memory.max": str(memory_bytes),
@@ -176,27 +182,28 @@ def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
     unit, until = f"{_PREFIX}{os.getpid()}.scope", time.monotonic() + MANAGER_SECONDS
     pids = ["PIDs", "au", "1", str(os.getpid())]
     properties = ["3", *pids, "Delegate", "b", "true", "CollectMode", "s", "inactive-or-failed"]
-    asked = ["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", *properties, "0"]
-    if not _manager("org.freedesktop.systemd1.Manager", *asked):
+    call = ["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", *properties, "0"]
+    if not _manager("org.freedesktop.systemd1.Manager", *call):
         return None
     while not (groups := _groups(*_said_of_us())) or groups[0].name != unit:
         if time.monotonic() > until:
             return None
         time.sleep(0.01)
-    here = groups[0]
+    scope_group = groups[0]
     try:
-        (here / "keeper").mkdir()
-        (here / "keeper" / "cgroup.procs").write_text(
-            "0"
-        )  # a group that is divided has no process itself
-        given = (here / "cgroup.controllers").read_text().split()
-        (here / "cgroup.subtree_control").write_text(
-            " ".join(f"+{each}" for each in _WANTED & {*given})
+        (scope_group / "keeper").mkdir()
+        # A group that is divided has no process itself.
+        (scope_group / "keeper" / "cgroup.procs").write_text("0")
+        controllers = (scope_group / "cgroup.controllers").read_text().split()
+        (scope_group / "cgroup.subtree_control").write_text(
+            " ".join(f"+{controller}" for controller in _WANTED & {*controllers})
         )
     except OSError:
         return None
-    group = here / "run"
-    return group if _may_divide(here) and _made(group, memory_bytes, processes, cpus) else None
+    group = scope_group / "run"
+    return (
+        group if _may_divide(scope_group) and _make(group, memory_bytes, processes, cpus) else None
+    )
 
 
 class Opened:
@@ -237,9 +244,8 @@ class Opened:
         if self._files is None:
             return False
         now, figures = time.monotonic(), _counts(self._files[2])
-        pages = figures.get(
-            "workingset_refault_file", figures.get("workingset_refault", 0)
-        )  # the latter before 5.9
+        # The latter is its name before Linux 5.9.
+        pages = figures.get("workingset_refault_file", figures.get("workingset_refault", 0))
         is_crowded = figures["active_file"] + figures["inactive_file"] < _CROWDED * self._room
         if not is_crowded or now - self._since[0] > _CROWDED_SECONDS:
             self._since = now, pages
@@ -266,7 +272,7 @@ def _manager(interface: str, *call: str) -> bool:
             or not (runtime / "bus").is_socket()
         ):
             return False
-        done = subprocess.run(
+        busctl = subprocess.run(
             ["busctl", "--user", "--quiet", "call", *to],
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -277,4 +283,4 @@ def _manager(interface: str, *call: str) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return busctl.returncode == 0

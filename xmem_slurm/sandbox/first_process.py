@@ -154,8 +154,8 @@ def _ending(status: int, body: Callable[[], object]) -> NoReturn:
         os._exit(1)
 
 
-def _tell(status: int, what: Mapping[str, Any]) -> None:
-    os.write(status, json.dumps(what).encode() + b"\n")
+def _tell(status: int, report: Mapping[str, Any]) -> None:
+    os.write(status, json.dumps(report).encode() + b"\n")
 
 
 def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoReturn:
@@ -284,12 +284,12 @@ def _own_users() -> int | None:
         os._exit(0)
     theirs.close()
     try:
-        there = Path("/proc", ours.recv(20).decode())
+        process_folder = Path("/proc", ours.recv(20).decode())
         for name in ("uid_map", "gid_map"):
-            (there / name).write_text(_same_as(Path("/proc/self", name).read_text()))
+            (process_folder / name).write_text(_same_as(Path("/proc/self", name).read_text()))
         ours.send(b"!")
         ours.recv(1)
-        return os.open(there / "ns/user", os.O_RDONLY)
+        return os.open(process_folder / "ns/user", os.O_RDONLY)
     except OSError:
         return None
     finally:
@@ -328,11 +328,9 @@ class _Tending:
     ) -> None:
         self.child = 0
         self.limits = command.limits
-        self.meter = (
-            None
-            if command.meter is None
-            else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
-        )
+        self.meter: int | None = None
+        if command.meter is not None:
+            self.meter = os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
         self.root = root
         self.containers = containers
         self.group = group
@@ -386,9 +384,9 @@ class _Tending:
             disk = os.fstatvfs(self.root.layers)
             if disk.f_bavail * disk.f_frsize < _FULL_BYTES:
                 return "the disk of temporary files is full"
-        number = (
-            0 if self.code is None else -self.code if self.code < 0 else self.code - _SHELLS_SIGNALS
-        )
+        number = 0
+        if self.code is not None:  # a signal is negative, or above 128 where a shell says it
+            number = -self.code if self.code < 0 else self.code - _SHELLS_SIGNALS
         if number not in FROM_OUTSIDE:
             return None
         short = _killed_for_memory() > self.killed_before and number == signal.SIGKILL
@@ -398,26 +396,25 @@ class _Tending:
 
     def _beyond(self) -> str | None:
         """Look, and return the limit that is passed now, if one is."""
-        now = self._look()
-        if (
-            now.threads > self.limits.processes
-        ):  # before it is asked what each of them holds: that takes its time
+        usage = self._look()
+        # Before it is asked what each of them holds: that takes its time.
+        if usage.threads > self.limits.processes:
             return "processes"
-        elsewhere = watch.elsewhere(now.processes) if self.containers else 0
-        memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
-        unseen = 0 if self.group.is_there() else self.unseen.held(now, most - memory)
-        if memory + unseen > most:
+        elsewhere = watch.elsewhere(usage.processes) if self.containers else 0
+        memory, limit = usage.memory_bytes + elsewhere, self.limits.memory_bytes
+        unseen = 0 if self.group.is_there() else self.unseen.held(usage, limit - memory)
+        if memory + unseen > limit:
             memory = (
                 watch.proportional(self.own_number, self.root.scratch, self.root.results)
                 + elsewhere
             )
-        is_full = self.group.thrashes() or memory + unseen > most
-        self.peak = max(self.peak, memory, most if is_full else 0)
+        is_full = self.group.thrashes() or memory + unseen > limit
+        self.peak = max(self.peak, memory, limit if is_full else 0)
         if is_full:
             return "memory"
         if (
             self.root.layers is not None
-            and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes
+            and watch.on_disk(self.root.layers, usage.processes) > self.limits.scratch_bytes
         ):
             return "scratch"
         return None
@@ -458,8 +455,10 @@ class _Tending:
         """Let all processes write what they have; `end` is when the time on the wall is up."""
         _signal_all(signal.SIGTERM)
         end = max(end, time.monotonic() + GRACE_ON_THE_WALL_SECONDS)
-        most = self.progress.spent_seconds + GRACE_SECONDS
-        while self._reap() and time.monotonic() < end and self.progress.spent_seconds < most:
+        most_seconds = self.progress.spent_seconds + GRACE_SECONDS
+        while (
+            self._reap() and time.monotonic() < end and self.progress.spent_seconds < most_seconds
+        ):
             signal.sigtimedwait({signal.SIGCHLD}, WATCH_SECONDS)
             self._look()
 
@@ -485,8 +484,8 @@ def _killed_for_memory() -> int:
     """Return how many processes this machine has killed as it ran out of memory (a count of Linux
     4.13).
     """
-    found = re.search(rb"^oom_kill (\d+)", Path("/proc/vmstat").read_bytes(), re.MULTILINE)
-    return 0 if found is None else int(found[1])
+    match = re.search(rb"^oom_kill (\d+)", Path("/proc/vmstat").read_bytes(), re.MULTILINE)
+    return 0 if match is None else int(match[1])
 
 
 def _signal_all(number: signal.Signals) -> None:

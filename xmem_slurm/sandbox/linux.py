@@ -63,10 +63,10 @@ StrPath = str | os.PathLike[str]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, call: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, os.strerror(number), call)
 
 
 def unshare(flags: int) -> None:
@@ -105,9 +105,9 @@ def pivot_root(new_root: StrPath, put_old: StrPath) -> None:
     _check(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), str(new_root))
 
 
-def prctl(option: int, value: int, more: int = 0) -> None:
+def prctl(option: int, value: int, second_value: int = 0) -> None:
     """Set one attribute of this process."""
-    arguments = [ctypes.c_ulong(word) for word in (value, more, 0, 0)]
+    arguments = [ctypes.c_ulong(word) for word in (value, second_value, 0, 0)]
     _check(_libc.prctl(ctypes.c_int(option), *arguments), "prctl")
 
 
@@ -135,7 +135,7 @@ def release() -> tuple[int, ...]:
     return tuple(int(word) for word in re.findall(r"\d+", platform.release())[:2])
 
 
-def bound_processes(most: int) -> None:
+def bound_processes(count: int) -> None:
     """Let this PID namespace have at most about so many processes and threads at once, whoever
     starts them.
 
@@ -143,7 +143,7 @@ def bound_processes(most: int) -> None:
     alone. The first 300 numbers are given out once only (RESERVED_PIDS, kernel/pid.c).
     """
     if release() >= _OWN_PID_MAX:
-        Path("/proc/sys/kernel/pid_max").write_text(str(_RESERVED_PIDS + most))
+        Path("/proc/sys/kernel/pid_max").write_text(str(_RESERVED_PIDS + count))
 
 
 def bound_shared_memory(most_bytes: int) -> None:
@@ -162,8 +162,8 @@ def bound_watches() -> None:
 
     An instance may have 8 MiB of events that nobody has read.
     """
-    for name, most in {"instances": 16, "watches": 65536}.items():
-        Path(f"/proc/sys/user/max_inotify_{name}").write_text(str(most))
+    for name, maximum in {"instances": 16, "watches": 65536}.items():
+        Path(f"/proc/sys/user/max_inotify_{name}").write_text(str(maximum))
 
 
 def bound_sockets() -> int:
@@ -175,13 +175,14 @@ def bound_sockets() -> int:
     """
     with socket.socket(socket.AF_UNIX) as one:
         sends, takes = (
-            one.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+            one.getsockopt(socket.SOL_SOCKET, option)
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
         )
-    for name, most in {"wmem": sends, "rmem": takes}.items():
+    for name, maximum in {"wmem": sends, "rmem": takes}.items():
         with suppress(OSError):  # a container where they cannot be set
-            least, first, _ = Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()
+            minimum, first, _ = Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()
             Path(f"/proc/sys/net/ipv4/tcp_{name}").write_text(
-                f"{least} {min(int(first), most)} {most}"
+                f"{minimum} {min(int(first), maximum)} {maximum}"
             )
     return min(2 * (sends + takes), _MOST_SOCKET_BYTES)
 

@@ -145,14 +145,14 @@ def foreign(start: Path) -> list[Path]:
     """
     ours = os.geteuid(), os.getegid()
     waiting = deque([start])
-    seen = 0
+    entry_count = 0
     places: list[Path] = []
-    while waiting and seen < FOREIGN_ENTRIES:
+    while waiting and entry_count < FOREIGN_ENTRIES:
         try:
             entries = list(os.scandir(waiting.popleft()))
         except OSError:  # it has just gone, or we may not read it
             continue
-        seen += len(entries)
+        entry_count += len(entries)
         for entry in entries:
             with suppress(OSError):
                 facts = entry.stat(follow_symlinks=False)

@@ -135,7 +135,7 @@ def build(plan: Plan) -> Built:
     scratch = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     options = f"size={results.MOST_BYTES},nr_inodes={results.MOST_INODES},mode=755"
     linux.mount("tmpfs", _RESULTS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-    made = os.open(_RESULTS, os.O_RDONLY | os.O_DIRECTORY)
+    results_fd = os.open(_RESULTS, os.O_RDONLY | os.O_DIRECTORY)
     layers = (
         None if plan.layers is None else os.open(_old(plan.layers), os.O_RDONLY | os.O_DIRECTORY)
     )
@@ -145,7 +145,7 @@ def build(plan: Plan) -> Built:
     linux.pivot_root(".", ".")
     linux.detach(".")
     os.chdir("/")
-    return Built(scratch, made, layers, root.read_only)
+    return Built(scratch, results_fd, layers, root.read_only)
 
 
 @dataclass
@@ -207,21 +207,19 @@ class _NewRoot:
 
     def _make_anew(self, folder: Path) -> None:
         try:
-            names = (
-                self._known(folder)
-                if folder in self._bare
-                else {each.name for each in _old(folder).iterdir()}
-            )
+            if folder in self._bare:
+                names = self._needed_names(folder)
+            else:
+                names = {entry.name for entry in _old(folder).iterdir()}
         except PermissionError:  # it may still be passed through
-            names = self._known(folder)
+            names = self._needed_names(folder)
         for path in (folder / name for name in names):
             if path != self.plan.layers:
-                with suppress(
-                    OSError
-                ):  # it has just gone, or it is a mount that we may not look into
+                # It has just gone, or it is a mount that we may not look into.
+                with suppress(OSError):
                     self._entry(path)
 
-    def _known(self, folder: Path) -> set[str]:
+    def _needed_names(self, folder: Path) -> set[str]:
         """Return the names in a folder that mounts, or the job's own folders, lie below."""
         mounts = [mount.point for mount in self.plan.mounts]
         places = [*mounts, *self.plan.writable, *self.plan.show]
@@ -296,12 +294,12 @@ class _NewRoot:
         reached = folder
         for name in place.relative_to(folder).parts:
             reached /= name
-            made = upper / reached.relative_to(folder)
-            if made.is_dir():
+            target = upper / reached.relative_to(folder)
+            if target.is_dir():
                 continue
             if not _is_folder(_old(reached)):
                 return False
-            self._copy_folder(_old(reached), made)
+            self._copy_folder(_old(reached), target)
         return True
 
     def _take_over(self, folder: Path, place: Path, upper: Path) -> None:
@@ -412,9 +410,9 @@ def _bind(source: Path, target: Path, *, read_only: bool = False, devices: bool 
         _make_read_only(target, 0 if devices else linux.MS_NODEV)
 
 
-def _make_read_only(target: Path, more: int) -> None:
-    """Make the mount at `target`, and all that can be reached below it, read-only, with `more`
-    flags.
+def _make_read_only(target: Path, flags: int) -> None:
+    """Make the mount at `target`, and all that can be reached below it, read-only, with these
+    flags, too.
 
     One by one: mount_setattr(2) does it in one call, but is not in every kernel that has the rest
     (RHEL 8's).
@@ -430,12 +428,11 @@ def _make_read_only(target: Path, more: int) -> None:
                 "none",
                 point,
                 None,
-                linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | more | kept,
+                linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | flags | kept,
             )
         except OSError as error:
-            if (
-                error.errno != errno.EACCES
-            ):  # a folder on the way is closed to us, and so to the job
+            # EACCES: a folder on the way is closed to us, and so to the job.
+            if error.errno != errno.EACCES:
                 raise
 
 

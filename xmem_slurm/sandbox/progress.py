@@ -42,7 +42,7 @@ DISK_SECONDS = 15.0
 
 
 def _numbers(text: str) -> frozenset[int]:
-    ranges = (each.partition("-") for each in text.split())
+    ranges = (part.partition("-") for part in text.split())
     return frozenset(
         number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)
     )
@@ -210,9 +210,9 @@ def _is_on_files(process: int, thread: int) -> bool:
     """Tell whether what a thread waits in may be a wait for a disk; where it cannot be known, it is
     not.
     """
-    known = _ON_FILES.get(platform.machine())
+    file_calls = _ON_FILES.get(platform.machine())
     try:
         call = Path(f"/proc/{process}/task/{thread}/syscall").read_bytes().split()[0]
     except (OSError, IndexError):
         return False
-    return call in (b"running", b"-1") or known is None or int(call) in known
+    return call in (b"running", b"-1") or file_calls is None or int(call) in file_calls

@@ -30,27 +30,30 @@ def hand_out(source: int, target: int) -> str | None:
     Raises:
         OSError: it cannot be written there.
     """
-    left = MOST_BYTES
+    bytes_left = MOST_BYTES
     names = [name for name in os.listdir(source) if _NAME.fullmatch(name)]
     if len(names) > MOST_FILES:
         return f"{len(names)} files as its traces, and {MOST_FILES} are read"
     for name in names:
         try:
-            taken = os.open(
+            source_file = os.open(
                 name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source
             )
         except OSError:  # a link, or a file that it made unreadable
             continue
         try:
-            facts = os.fstat(taken)
+            facts = os.fstat(source_file)
             if not stat.S_ISREG(facts.st_mode):
                 continue
-            left -= facts.st_size
-            if left < 0:
+            bytes_left -= facts.st_size
+            if bytes_left < 0:
                 return f"more than {MOST_BYTES // MIB} MiB of traces"
-            made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
-            with os.fdopen(taken, "rb", closefd=False) as file, os.fdopen(made, "wb") as copy:
+            target_file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
+            with (
+                os.fdopen(source_file, "rb", closefd=False) as file,
+                os.fdopen(target_file, "wb") as copy,
+            ):
                 shutil.copyfileobj(file, copy)
         finally:
-            os.close(taken)
+            os.close(source_file)
     return None

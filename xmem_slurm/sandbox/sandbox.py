@@ -147,11 +147,9 @@ def _beside_silence(outcome: Outcome, silent: Sequence[Path]) -> Outcome:
     """Say so where a command that failed speaks of a file system that did not answer."""
     named = (point for point in silent if os.fsencode(point) in outcome.output_tail)
     point = next(named, None) if outcome.returncode and outcome.disturbed is None else None
-    return (
-        outcome
-        if point is None
-        else replace(outcome, disturbed=f"the file system at {point} does not answer")
-    )
+    if point is None:
+        return outcome
+    return replace(outcome, disturbed=f"the file system at {point} does not answer")
 
 
 def _plan(
@@ -223,15 +221,14 @@ def _caught_signals() -> Iterator[int]:
         received.append(number)
         os.write(wake_end, b"!")
 
-    heeded = [
-        number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN
-    ]  # not under nohup
+    # Under nohup SIGHUP is ignored, and stays so.
+    heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, remember) for number in heeded}
     try:
         yield wake
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
         os.close(wake)
         os.close(wake_end)
         for number in received[:1]:
@@ -264,21 +261,19 @@ class _Listening:
         self._until_ready()
         end_by = time.monotonic() + self.longest
         while self._is_open() and self.late_after is None:
-            left = end_by - time.monotonic()
-            if left <= 0:
+            seconds_left = end_by - time.monotonic()
+            if seconds_left <= 0:
                 self.overdue = True
                 os.kill(self.keeper, signal.SIGKILL)
                 return
-            self._listen(left)
+            self._listen(seconds_left)
 
     def _until_ready(self) -> None:
         """Listen until the set-up is done, or has waited for too long."""
-        waiting, latest = (
-            progress.Progress(disks_count=True),
-            time.monotonic() + LONGEST_SETUP_SECONDS,
-        )
-        while self._is_open() and not self._told("ready"):
-            waiting.look([self.keeper, *self._told("first")])
+        waiting = progress.Progress(disks_count=True)
+        latest = time.monotonic() + LONGEST_SETUP_SECONDS
+        while self._is_open() and not self._reported("ready"):
+            waiting.look([self.keeper, *self._reported("first")])
             if waiting.idle_seconds >= SETUP_SECONDS:
                 self.late_after = SETUP_SECONDS
             elif time.monotonic() >= latest:
@@ -299,8 +294,8 @@ class _Listening:
             else:
                 self._selector.unregister(key.fd)
 
-    def _told(self, what: str) -> list[Any]:
-        return [report[what] for report in self.reports if what in report]
+    def _reported(self, key: str) -> list[Any]:
+        return [report[key] for report in self.reports if key in report]
 
     def end(self) -> None:
         """Leave no process behind."""

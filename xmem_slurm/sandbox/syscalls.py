@@ -137,7 +137,7 @@ def _by_arguments(*, namespaces: bool) -> dict[_Numbers, Sequence[bytes]]:
     of_namespaces = _where(0, [(_ANY_BIT, kind)], refusal)
     of_the_watch = _where(0, [(_EQUAL, _WATCH)], errno.EPERM)
     one_other = _where(1, [(_EQUAL, _WATCH)], errno.EPERM)
-    of_families = _unless(0, [(_EQUAL, each) for each in _FAMILIES], errno.EAFNOSUPPORT)
+    of_families = _unless(0, [(_EQUAL, family) for family in _FAMILIES], errno.EAFNOSUPPORT)
     return {
         _CLONE: of_namespaces,
         _UNSHARE: of_namespaces,
@@ -173,16 +173,16 @@ _Tests = Sequence[tuple[int, int]]
 def _where(argument: int, tests: _Tests, answer: int) -> Sequence[bytes]:
     """Give this answer where one of the tests of an argument holds."""
     steps = [*_step(_LOAD, _ARGUMENTS_AT + 8 * argument)]
-    for left, (compare, value) in zip(reversed(range(len(tests))), tests, strict=True):
-        steps += _step(compare, value, left, 0 if left else 1)
+    for tests_left, (compare, value) in zip(reversed(range(len(tests))), tests, strict=True):
+        steps += _step(compare, value, tests_left, 0 if tests_left else 1)
     return [*steps, *_answer(answer)]
 
 
 def _unless(argument: int, tests: _Tests, answer: int) -> Sequence[bytes]:
     """Give this answer where none of the tests of an argument holds."""
     steps = [*_step(_LOAD, _ARGUMENTS_AT + 8 * argument)]
-    for left, (compare, value) in zip(reversed(range(len(tests))), tests, strict=True):
-        steps += _step(compare, value, left + 1, 0)
+    for tests_left, (compare, value) in zip(reversed(range(len(tests))), tests, strict=True):
+        steps += _step(compare, value, tests_left + 1, 0)
     return [*steps, *_answer(answer)]
 
 

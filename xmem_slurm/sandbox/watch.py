@@ -99,19 +99,19 @@ class Unseen:
         self._mappings: dict[int, int] = {}
         """Of each process, as of when it was asked: the longest ago first."""
 
-    def held(self, now: Usage, room: int) -> int:
+    def held(self, usage: Usage, room: int) -> int:
         """Return it. `room` is how much there may be: what takes long is only asked where that may
         be passed.
         """
-        held = now.filters * _FILTER_BYTES + _sockets() * self._socket_bytes
-        roomy = held + now.open_files * _OPEN_FILE_BYTES <= room
+        held = usage.filters * _FILTER_BYTES + _sockets() * self._socket_bytes
+        roomy = held + usage.open_files * _OPEN_FILE_BYTES <= room
         held += (
-            now.open_files if roomy else sum(map(_open_files, now.processes))
+            usage.open_files if roomy else sum(map(_open_files, usage.processes))
         ) * _OPEN_FILE_BYTES
-        if held + len(now.processes) * self._most_mappings * _MAPPING_BYTES > room:
-            held += self._of_mappings(now.processes)
-        grown = max(0, _machine_s_shared() - self._shared_before - now.shared_bytes)
-        if held + grown > room and any(_ANONYMOUS in _maps(process) for process in now.processes):
+        if held + len(usage.processes) * self._most_mappings * _MAPPING_BYTES > room:
+            held += self._of_mappings(usage.processes)
+        grown = max(0, _machine_s_shared() - self._shared_before - usage.shared_bytes)
+        if held + grown > room and any(_ANONYMOUS in _maps(process) for process in usage.processes):
             held += grown
         return held
 
@@ -121,7 +121,7 @@ class Unseen:
             number: many for number, many in self._mappings.items() if number in processes
         }
         turn = next(
-            (each for each in processes if each not in self._mappings),
+            (process for process in processes if process not in self._mappings),
             next(iter(self._mappings), None),
         )
         if turn is not None:
@@ -165,7 +165,7 @@ def elsewhere(processes: Sequence[int]) -> int:
     One that is mounted over cannot be asked; nor can one be that a program of the job's own serves
     the way to, which may take for ever.
     """
-    known = {device for device, _ in _in_memory("self")}
+    devices = {device for device, _ in _in_memory("self")}
     spaces: dict[str, int] = {}
     for process in processes:
         with suppress(OSError):  # it has just ended
@@ -175,8 +175,8 @@ def elsewhere(processes: Sequence[int]) -> int:
     for process in spaces.values():
         with suppress(OSError):
             for device, point in _in_memory(process):
-                if device not in known:
-                    known.add(device)
+                if device not in devices:
+                    devices.add(device)
                     with suppress(OSError):
                         status = os.statvfs(f"/proc/{process}/root{point}")
                         held += (status.f_blocks - status.f_bfree) * status.f_frsize
@@ -201,9 +201,9 @@ def on_disk(folder: int, processes: Sequence[int]) -> int:
     nameless = {}
     for process in processes:
         with suppress(OSError):  # it has just ended
-            for each in Path(f"/proc/{process}/fd").iterdir():
+            for link in Path(f"/proc/{process}/fd").iterdir():
                 with suppress(OSError):
-                    status = each.stat()
+                    status = link.stat()
                     nameless[status.st_dev, status.st_ino] = (
                         status.st_blocks * 512 if status.st_nlink == 0 else 0
                     )
@@ -244,7 +244,7 @@ def _descendants(first: int) -> Iterable[_Watched]:
         fixed = _number(text, b"\nVmPTE:") + min(
             _number(text, b"\nVmLck:"), _number(text, b"\nRssFile:")
         )
-        sizes = [each * KIB for each in (anonymous, _number(text, b"\nRssShmem:"), fixed)]
+        sizes = [size * KIB for size in (anonymous, _number(text, b"\nRssShmem:"), fixed)]
         filters = max(0, _number(text, b"\nSeccomp_filters:") - 1)  # beside ours
         counts = threads, _number(text, b"\nFDSize:"), filters
         children[parent].append(_Watched(int(folder.name), place, *counts, *sizes))
@@ -262,7 +262,9 @@ def _with_memory(process: Path) -> Path:
     if _MEMORY in (process / "status").read_bytes():
         return process
     threads = (process / "task").iterdir()
-    return next((each for each in threads if _MEMORY in (each / "status").read_bytes()), process)
+    return next(
+        (thread for thread in threads if _MEMORY in (thread / "status").read_bytes()), process
+    )
 
 
 def _number(text: bytes, key: bytes) -> int:
