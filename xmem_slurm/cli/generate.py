@@ -106,7 +106,7 @@ def generate(
         def size(number: int, job: Submission) -> Orders[sizing.Sizing]:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
-            return (yield from sizing.size(job, where, gpus, allowance, asked=how))
+            return (yield from sizing.size(job, where, gpus, allowance, run_options=how))
 
         generated = scripts.generate(
             chosen,

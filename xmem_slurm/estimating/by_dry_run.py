@@ -86,8 +86,8 @@ def largest_batches(
         else _gpus(wanted, None)
     )
     budget = Budget(seconds=wanted.budget).within(rules)
-    asked = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, fresh=wanted.fresh)
-    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
+    run_options = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, fresh=wanted.fresh)
+    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, run_options)
     work = "running the job dry with one batch after another"
     with (
         admission.turn(rules, QUEUE_SECONDS, tell),
@@ -139,18 +139,26 @@ def _results(
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance = Budget(seconds=wanted.budget)
-    asked = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, origins=True, fresh=wanted.fresh)
+    run_options = Asked(
+        wanted.engine, wanted.ranks, wanted.array_tasks, origins=True, fresh=wanted.fresh
+    )
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)
     if where is not None:
         orders = sizing.size_components(
-            job, components, where, gpus, allowance, asked=asked, experience=experience
+            job, components, where, gpus, allowance, run_options=run_options, experience=experience
         )
     else:
         ((name, gpu),) = gpus.items()
         orders = sizing.on_one(
-            job, components, name, gpu, allowance.within(rules), asked=asked, experience=experience
+            job,
+            components,
+            name,
+            gpu,
+            allowance.within(rules),
+            run_options=run_options,
+            experience=experience,
         )
     seconds = allowance.within(rules).seconds
     turn = admission.turn(rules, QUEUE_SECONDS, tell)
@@ -161,7 +169,9 @@ def _results(
 
     def advice(sized: Sizing, component: int) -> Orders[Sizing]:
         budget = allowance.within(rules)
-        return sizing.advised(sized, job, component, budget, asked=asked, experience=experience)
+        return sizing.advised(
+            sized, job, component, budget, run_options=run_options, experience=experience
+        )
 
     work = "running it dry again with one change at a time"
     with (

@@ -99,23 +99,23 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     tell.
     """
     estimate = sizing.estimate
-    allocator_bytes = estimate.largest.capacity_on(verdict.given)
+    allocator_bytes = estimate.largest.capacity_on(verdict.job_gpu)
     headroom = allocator_bytes - estimate.largest.fits_in_bytes
     chosen = verdict.name == sizing.placement.choice
     outlook = OptionOutlook(
-        verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None
+        verdict.name, verdict.job_gpu, verdict.fits, chosen, allocator_bytes, headroom, None
     )
     arch_list = estimate.largest.trace.arch_list
-    if verdict.fits is False and not kernels.run_on(arch_list, verdict.given.capability):
+    if verdict.fits is False and not kernels.run_on(arch_list, verdict.job_gpu.capability):
         return replace(
-            outlook, without_kernels=without_kernels(verdict.name, verdict.given, arch_list)
+            outlook, without_kernels=without_kernels(verdict.name, verdict.job_gpu, arch_list)
         )
-    if verdict.fits is False and sizing.no_smaller and estimate.fits(verdict.given):
+    if verdict.fits is False and sizing.no_smaller and estimate.fits(verdict.job_gpu):
         return replace(outlook, headroom_bytes=max(0, headroom), not_taken=sizing.no_smaller)
     # A replay that ends well takes its full time; with room for the need, or a verdict by its own
     # dry run, it is known.
     is_known = headroom >= 0 or verdict.fits
-    failed = None if is_known else next(_failures(estimate, verdict.given), None)
+    failed = None if is_known else next(_failures(estimate, verdict.job_gpu), None)
     if failed is None:
         return replace(outlook, headroom_bytes=max(0, headroom))
     rank, how = failed

@@ -252,7 +252,7 @@ def _object(
         },
         "changes": what_changes(plan.base, row.candidate),
         "why": row.why or None,
-        "host_bytes_per_process": row.host.each if row.host is not None else None,
+        "host_bytes_per_process": row.host.per_process if row.host is not None else None,
         "host_bytes_per_node": row.host.needed if row.host is not None else None,
         "node_bytes": row.host.node if row.host is not None else None,
         "host_lacking": (row.host.lacking if row.host is not None else "") or None,

@@ -306,7 +306,7 @@ def _offer(sizing: Sizing) -> str:
     """
     placement, needed = sizing.placement, sizing.estimate.required_bytes
     chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
-    units, has = chosen.units, chosen.given.total_bytes
+    units, has = chosen.units, chosen.job_gpu.total_bytes
     spare = f"{human(has - needed)} to spare" if has >= needed else "enough, replayed on it"
     size = f"{human(has)} ({spare}), {_rank(placement, no_smaller=bool(sizing.no_smaller))}"
     if chosen.share is None:

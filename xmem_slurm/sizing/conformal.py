@@ -43,13 +43,13 @@ def margin_of_groups(groups: Collection[Collection[float]], coverage: float) -> 
     weighed = sorted(
         (value, 1 / ((len(groups) + 1) * len(group))) for group in groups for value in group
     )
-    known = [(value, weight) for value, weight in weighed if value < math.inf]
+    finite = [(value, weight) for value, weight in weighed if value < math.inf]
     covered = 0.0
-    for value, weight in known:
+    for value, weight in finite:
         covered += weight
         if covered > coverage - _ROUNDING:
-            return max(0.0, value), math.fsum(weight for _, weight in known)
-    return math.inf, math.fsum(weight for _, weight in known)
+            return max(0.0, value), math.fsum(weight for _, weight in finite)
+    return math.inf, math.fsum(weight for _, weight in finite)
 
 
 _ROUNDING = 1e-9
@@ -67,8 +67,8 @@ def left_out_coverage(
     """
     covered = 0
     for group in {name for name, _ in shortfalls}:
-        found = margin([value for name, value in shortfalls if name != group], coverage)
-        if found is None:
+        share = margin([value for name, value in shortfalls if name != group], coverage)
+        if share is None:
             return None
-        covered += sum(value <= found for name, value in shortfalls if name == group)
+        covered += sum(value <= share for name, value in shortfalls if name == group)
     return covered / len(shortfalls)

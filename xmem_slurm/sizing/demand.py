@@ -8,7 +8,9 @@ from xmem_slurm.slurm.request import GpuRequest, Request
 
 def demand_of(request: Request, site: Site) -> Demand:
     """Return what a request leaves open, in the site's words."""
-    shares = [each for each in request.accelerators if each.resource in gres.SHARED]
+    shares = [
+        accelerator for accelerator in request.accelerators if accelerator.resource in gres.SHARED
+    ]
     if shares:
         named = [
             name for name, option in site.option.items() if _is_share_of(option, shares[0], site)
@@ -36,11 +38,11 @@ def demand_of(request: Request, site: Site) -> Demand:
     )
 
 
-def _is_share_of(option: GpuOption, asked: GpuRequest, site: Site) -> bool:
+def _is_share_of(option: GpuOption, requested: GpuRequest, site: Site) -> bool:
     """Whether a request for shares means this option; Slurm types a share as its GPU."""
-    if option.share is None or option.share.kind != asked.resource:
+    if option.share is None or option.share.kind != requested.resource:
         return False
-    return asked.type in (None, option.type, site.option[option.share.of].type)
+    return requested.type in (None, option.type, site.option[option.share.of].type)
 
 
 def memory_per_node(request: Request) -> int:

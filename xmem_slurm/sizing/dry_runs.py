@@ -80,9 +80,10 @@ class DryRunsByKind:
             if not tasks:
                 traces = yield from self._run_job(self.order.job, name)
             elif self.tasks:
-                most = max(self.tasks, key=lambda task: self.tasks[task])
+                largest_task = max(self.tasks, key=lambda task: self.tasks[task])
                 traces = self._of_task(
-                    most, (yield from self._run_job(self.order.job.as_task(most), name))
+                    largest_task,
+                    (yield from self._run_job(self.order.job.as_task(largest_task), name)),
                 )
             else:
                 traces = yield from self._run_tasks(tasks, name)
@@ -152,7 +153,7 @@ class DryRunsByKind:
         words += (
             "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
         )
-        words += "".join(f"; {each}" for each in self.failed_tasks)
+        words += "".join(f"; {reason}" for reason in self.failed_tasks)
         return replace(
             trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)]
         )
@@ -163,13 +164,13 @@ def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
     run.
     """
     used = [trace for trace in traces if trace.allocations]
-    known = {Doubt.OTHER_BATCHES} | (
+    allowed = {Doubt.OTHER_BATCHES} | (
         {Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set()
     )
     priced = {
         noted.doubt for trace in used for noted in trace.doubts if noted.doubt.price is not None
     }
-    return priced <= known and all(trace.came_to_its_end for trace in used)
+    return priced <= allowed and all(trace.came_to_its_end for trace in used)
 
 
 _NO_INPUT = "it waits for input, which a batch job does not have"
@@ -224,8 +225,8 @@ class ComponentEstimates:
         if not self.has_kernels(name):
             return False
         if self.dry_runs.kind(name) not in self.results:
-            known = [result for result in self.results.values() if isinstance(result, Estimate)]
-            if known and not any(estimate.fits(gpu) for estimate in known):
+            estimates = [result for result in self.results.values() if isinstance(result, Estimate)]
+            if estimates and not any(estimate.fits(gpu) for estimate in estimates):
                 return False
             if not self.dry_runs.has_room_for(name):
                 return False
@@ -246,10 +247,14 @@ class ComponentEstimates:
             traces = yield from self.dry_runs.on(name)
         except NoEstimate as error:
             return self._without_input(error)
-        own = [trace for trace in traces if trace.component == self.component]
-        self.arch_list = next((trace.arch_list for trace in own if trace.arch_list), self.arch_list)
+        own_traces = [trace for trace in traces if trace.component == self.component]
+        self.arch_list = next(
+            (trace.arch_list for trace in own_traces if trace.arch_list), self.arch_list
+        )
         files = [file for trace in traces for file in trace.files]
-        if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
+        if len(own_traces) < len(traces) and not any(
+            trace.allocations or trace.error for trace in own_traces
+        ):
             return NoEstimate(
                 "no process of its own used GPU memory in the dry run", files, on_any_gpu=True
             )
@@ -258,12 +263,12 @@ class ComponentEstimates:
                 without_kernels(name, self.dry_runs.gpus[name], self.arch_list), files
             )
         try:
-            return estimate(own, name, self.dry_runs.gpus[name], self.dry_runs.experience)
+            return estimate(own_traces, name, self.dry_runs.gpus[name], self.dry_runs.experience)
         except NoEstimate as error:
-            by_itself = fail_on_any_gpu(own)
+            by_itself = fail_on_any_gpu(own_traces)
             excused = any(
                 trace.has(Doubt.SET_UP) or (trace.failure is not None and trace.failure.offline)
-                for trace in own
+                for trace in own_traces
             )
             fails = (by_itself or error.fails) and not excused and cannot_run(str(error))
             failed = NoEstimate(str(error), files, on_any_gpu=by_itself or fails, fails=fails)
@@ -288,18 +293,18 @@ def kind_of(gpu: Gpu) -> tuple[str, int]:
 
 def estimate_on(
     name: str,
-    made: Estimate,
+    basis: Estimate,
     gpus: Mapping[str, Gpu],
     experience: Experience,
 ) -> Estimate | None:
-    """Return the estimate for option `name` by the dry runs of which another one was `made`.
+    """Return the estimate for option `name` by the dry runs that `basis`, another one, was made of.
 
     None where they were of another kind of GPU: what a job needs there, only a run there can say.
     """
-    if kind_of(gpus[name]) != kind_of(gpus[made.gpu_name]):
+    if kind_of(gpus[name]) != kind_of(gpus[basis.gpu_name]):
         return None
     try:
-        return estimate([rank.trace for rank in made.ranks], name, gpus[name], experience)
+        return estimate([rank.trace for rank in basis.ranks], name, gpus[name], experience)
     except NoEstimate:
         return None
 

@@ -66,8 +66,8 @@ class RankEstimate:
         run added to the trace, by which more is asked for than torch ever was (how much is
         allocated for the same requests hangs on the holes).
         """
-        recorded, seen = self.trace.recorded, self.trace.seen
-        ran_all = seen is None or not seen.skipped
+        recorded, progress = self.trace.recorded, self.trace.seen
+        ran_all = progress is None or not progress.skipped
         if ran_all and self.replay.peak_requested_bytes <= recorded.get("requested_bytes", 0):
             return recorded["reserved_bytes"]
         return max(self.replay.peak_reserved_bytes, recorded.get("reserved_bytes", 0))
@@ -150,21 +150,16 @@ class Estimate:
     @property
     def reasons(self) -> Sequence[str]:
         """Why the margin is wider than the least, and what was not run, one line each."""
-        wider = [_sentence(noted) for noted in self.doubts if noted.doubt.price is not None]
-        not_run = _others_not_run([rank.trace for rank in self.ranks])
-        added = (
-            ["processes that ran at once on one GPU are added up"]
-            if self.largest.beside_bytes
-            else []
-        )
+        reasons = [_sentence(noted) for noted in self.doubts if noted.doubt.price is not None]
+        reasons += _others_not_run([rank.trace for rank in self.ranks])
+        if self.largest.beside_bytes:
+            reasons.append("processes that ran at once on one GPU are added up")
         promise = self.largest.margin.probability
-        is_little = promise is not None and promise < margins.LEAST_PROMISE
-        little = (
-            [f"that margin is enough for less than {margins.LEAST_PROMISE:.0%} of such jobs"]
-            if is_little
-            else []
-        )
-        return list(dict.fromkeys([*wider, *not_run, *added, *little]))
+        if promise is not None and promise < margins.LEAST_PROMISE:
+            reasons.append(
+                f"that margin is enough for less than {margins.LEAST_PROMISE:.0%} of such jobs"
+            )
+        return list(dict.fromkeys(reasons))
 
     @property
     def first_reason(self) -> str:
@@ -197,15 +192,17 @@ class Estimate:
 
 
 def margin_of(
-    doubts: Iterable[Doubt], capability: str, own: Mapping[Doubt, float] = MappingProxyType({})
+    doubts: Iterable[Doubt], capability: str, prices: Mapping[Doubt, float] = MappingProxyType({})
 ) -> Margin:
     """Return the margin of a run with these doubts on a GPU of this compute capability.
 
-    Doubts that change no size do not count. `own` has the price of those whose price follows from
-    what was seen.
+    Doubts that change no size do not count. `prices` has the price of those whose price follows
+    from what was seen.
     """
     priors = {
-        each.code: max(each.price, own.get(each, 0)) for each in doubts if each.price is not None
+        doubt.code: max(doubt.price, prices.get(doubt, 0))
+        for doubt in doubts
+        if doubt.price is not None
     }
     return margins.margin(priors.keys(), capability, priors)
 
@@ -275,11 +272,13 @@ def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
     """Add what was beside a process. Which of them peak together is not known: each is taken at its
     peak.
     """
-    others = [
-        each.required_bytes for each in ranks if each is not rank and each.trace.beside(rank.trace)
+    beside_bytes = [
+        other_rank.required_bytes
+        for other_rank in ranks
+        if other_rank is not rank and other_rank.trace.beside(rank.trace)
     ]
-    outside = rank.outside_allocator_bytes + sum(others)
-    return replace(rank, outside_allocator_bytes=outside, beside_bytes=sum(others))
+    outside = rank.outside_allocator_bytes + sum(beside_bytes)
+    return replace(rank, outside_allocator_bytes=outside, beside_bytes=sum(beside_bytes))
 
 
 def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
@@ -308,7 +307,7 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
             Doubt.RAN_OUT, experience.ran_out.words, share=experience.ran_out.share_of(fits_in)
         )
         doubts.append(ran_out)
-        margin = max(margin, Margin(ran_out.share or 0.0), key=lambda each: each.share)
+        margin = max(margin, Margin(ran_out.share or 0.0), key=lambda candidate: candidate.share)
     kept = margin_bytes(margin, fits_in)
     outside = gpu.context_bytes + nccl_bytes
     return RankEstimate(trace, unlimited, fits_in, margin, kept, outside, doubts, fits_in - as_seen)
@@ -321,11 +320,11 @@ def _margin(doubts: Sequence[Noted], engine: str, gpu: Gpu, experience: Experien
     Where so many of them ran out of memory that little can be promised, it is no less than what was
     measured.
     """
-    own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
+    prices = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
     priced = frozenset(noted.code for noted in doubts if noted.doubt.price is not None)
     learned = experience.of(engine, gpu.cuda_name, priced)
-    measured = margin_of([noted.doubt for noted in doubts], gpu.capability, own)
-    if learned is None or learned.share < max(own.values(), default=0):
+    measured = margin_of([noted.doubt for noted in doubts], gpu.capability, prices)
+    if learned is None or learned.share < max(prices.values(), default=0):
         return measured
     if learned.probability is not None and learned.probability < margins.LEAST_PROMISE:
         return replace(learned, share=max(learned.share, measured.share))
@@ -340,13 +339,12 @@ def engine_of(trace: Trace) -> str:
 
 
 def _doubts(trace: Trace) -> list[Noted]:
-    growing = (
-        [Noted(Doubt.GROWING, f"ended by {trace.state} after {_steps(trace)}")]
-        if trace.growing
-        else []
-    )
-    stopped = [Noted(Doubt.STOPPED, trace.error)] if trace.error is not None else []
-    return [*trace.doubts, *growing, *stopped]
+    noted = [*trace.doubts]
+    if trace.growing:
+        noted.append(Noted(Doubt.GROWING, f"ended by {trace.state} after {_steps(trace)}"))
+    if trace.error is not None:
+        noted.append(Noted(Doubt.STOPPED, trace.error))
+    return noted
 
 
 def _sentence(noted: Noted) -> str:

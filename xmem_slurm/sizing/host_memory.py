@@ -9,24 +9,24 @@ EXACT = 1 / 32
 
 
 class NodeMemory(NamedTuple):
-    """Bytes of a node: `each` of its processes holds so many, weights before they go to a GPU and
+    """Bytes of a node: each of its processes holds so many, weights before they go to a GPU and
     the workers of its data loaders included, what CUDA's libraries take not.
 
-    The job asks for `asked`, 0 where it leaves that to the site; the largest nodes that have these
-    GPUs have `node`, 0 where that is in no question. As it is written, it takes `as_written` of a
-    node.
+    The job asks for `requested`, 0 where it leaves that to the site; the largest nodes that have
+    these GPUs have `node`, 0 where that is in no question. As it is written, it takes `as_written`
+    of a node.
     """
 
-    each: int
+    per_process: int
     processes: int
-    asked: int
+    requested: int
     node: int = 0
     as_written: int = 0
 
     @property
     def needed(self) -> int:
         """What all processes of a node hold, if each holds as much as the one that was run."""
-        return self.each * self.processes
+        return self.per_process * self.processes
 
     @property
     def fits(self) -> bool:
@@ -38,13 +38,13 @@ class NodeMemory(NamedTuple):
     @property
     def lacking(self) -> str:
         """What is too little for it, in words; "" where nothing is."""
-        needed = f"{self.processes} x {human(self.each)} of host memory"
+        needed = f"{self.processes} x {human(self.per_process)} of host memory"
         if 0 < self.node < self.needed:
             no_worse = ", and the job as it is written takes as much" if self.fits else ""
             return f"{needed} on each node, which has {human(self.node)}{no_worse}"
-        if 0 < self.asked < self.needed:
+        if 0 < self.requested < self.needed:
             return (
-                f"{needed} on each node, of which the job asks for {human(self.asked)}: ask for "
-                "more"
+                f"{needed} on each node, of which the job asks for {human(self.requested)}: ask "
+                "for more"
             )
         return ""

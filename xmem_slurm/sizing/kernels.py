@@ -18,9 +18,9 @@ def run_on(arch_list: Sequence[str], capability: str) -> bool:
     that is not known.
     """
     major, minor = map(int, capability.split("."))
-    matches = [each for each in map(_ARCHITECTURE.fullmatch, arch_list) if each is not None]
+    matches = [match for match in map(_ARCHITECTURE.fullmatch, arch_list) if match is not None]
     return not matches or any(
-        _runs(each[1], int(each[2]), int(each[3]), each[4], (major, minor)) for each in matches
+        _runs(match[1], int(match[2]), int(match[3]), match[4], (major, minor)) for match in matches
     )
 
 

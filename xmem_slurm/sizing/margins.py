@@ -113,8 +113,8 @@ class Experience:
 
     def of(self, engine: str, gpu: str, unseen: AbstractSet[str]) -> Margin | None:
         """Return the margin of the jobs that a run is like, if there are such."""
-        alike = [each for each in self.margins if each.covers(engine, gpu, unseen)]
-        return min(alike, key=lambda each: len(each.gpus)).margin if alike else None
+        alike = [learned for learned in self.margins if learned.covers(engine, gpu, unseen)]
+        return min(alike, key=lambda learned: len(learned.gpus)).margin if alike else None
 
     def of_another_way(self) -> "Experience":
         """Return what holds for the same job, run in another way: not what it cannot do with as it
@@ -157,9 +157,9 @@ def margin(
     with the fewest doubts counts. Else the widest share of its doubts holds, and at least that of
     every kind of which it has a part.
     """
-    known = measured() if kinds is None else kinds
-    alike = [kind for kind in known if kind.covers(unseen, capability)]
+    candidates = measured() if kinds is None else kinds
+    alike = [kind for kind in candidates if kind.covers(unseen, capability)]
     if alike:
         return min(alike, key=lambda kind: len(kind.unseen)).margin
-    parts = [kind.margin.share for kind in known if not kind.unseen or kind.unseen & unseen]
+    parts = [kind.margin.share for kind in candidates if not kind.unseen or kind.unseen & unseen]
     return Margin(max([*parts, *(priors[code] for code in unseen)]))

@@ -50,13 +50,13 @@ def measured() -> list[MeasuredNccl]:
     ]
     return [
         MeasuredNccl(
-            each["gpu"],
-            each["ranks"],
-            generation(each["since"]),
-            generation(each["until"]),
-            each["bytes"],
+            entry["gpu"],
+            entry["ranks"],
+            generation(entry["since"]),
+            generation(entry["until"]),
+            entry["bytes"],
         )
-        for each in entries
+        for entry in entries
     ]
 
 
@@ -78,20 +78,20 @@ def taken(trace: Trace, gpu: Gpu) -> tuple[int, bool]:
     communicators = sum(noted.count for noted in trace.doubts if noted.doubt is Doubt.NCCL)
     if not communicators:
         return 0, True
-    now, ranks, own = generation(trace.torch_version), trace.world_size, gpu.nccl_bytes
+    release, ranks, site_bytes = generation(trace.torch_version), trace.world_size, gpu.nccl_bytes
     is_one = communicators == 1 == trace.nodes
-    if own is not None and is_one and ranks <= NCCL_RANKS:
-        return own, True
+    if site_bytes is not None and is_one and ranks <= NCCL_RANKS:
+        return site_bytes, True
     enough = min(
-        (each.ranks for each in measured()), key=lambda count: (count < ranks, abs(count - ranks))
+        (row.ranks for row in measured()), key=lambda count: (count < ranks, abs(count - ranks))
     )
-    as_many = [each for each in measured() if each.ranks == enough]
-    of_kind = [each for each in as_many if each.gpu == gpu.cuda_name]
-    of_release = [each for each in of_kind if each.since <= now <= each.until]
+    as_many = [row for row in measured() if row.ranks == enough]
+    of_kind = [row for row in as_many if row.gpu == gpu.cuda_name]
+    of_release = [row for row in of_kind if row.since <= release <= row.until]
     if is_one and ranks <= enough and (of_release or _is_bounded(gpu)):
-        return max([own or 0, *[each.bytes for each in of_release or as_many]]), True
-    nearest = [each for each in of_kind if now <= each.until] or of_kind[-1:]
-    return max([own or 0, *[each.bytes for each in nearest[:1]]]), False
+        return max([site_bytes or 0, *[row.bytes for row in of_release or as_many]]), True
+    nearest = [row for row in of_kind if release <= row.until] or of_kind[-1:]
+    return max([site_bytes or 0, *[row.bytes for row in nearest[:1]]]), False
 
 
 def _is_bounded(gpu: Gpu) -> bool:

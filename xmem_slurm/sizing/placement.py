@@ -79,7 +79,7 @@ class Verdict:
     share: Share | None = None
 
     @property
-    def given(self) -> Gpu:
+    def job_gpu(self) -> Gpu:
         """The GPU as the job would have it: of a share that fits, with so many units' memory."""
         if self.share is None or not self.fits:
             return self.gpu
@@ -125,21 +125,23 @@ def place(
     gpus: Mapping[str, Gpu],
     starts: Mapping[str, float] = MappingProxyType({}),
     *,
-    taken: Sequence["Taken"] = (),
+    occupied: Sequence["Taken"] = (),
 ) -> Generator[str, int, Placement]:
     """Ask about each option that the job could go to, best first, until no other could be better.
 
     It yields the option, and is sent how many units of it the job needs, 0 where it does not fit.
     One unit of a share is cheap, but how many are needed is known only once it has been asked: a
     whole GPU may still be cheaper. `starts` counts where the site ranks by it; without it that
-    order is the one by cost. What never starts (infinity) is no option. `taken` is what the other
-    components of the job have.
+    order is the one by cost. What never starts (infinity) is no option. `occupied` is what the
+    other components of the job have.
     """
     ranking = _Ranking(site, gpus, starts)
     verdicts: list[Verdict] = []
     choice, best = None, _WORST
     tied: list[str] = []
-    possible = [name for name in candidates(demand, site, gpus, taken) if starts.get(name) != NEVER]
+    possible = [
+        name for name in candidates(demand, site, gpus, occupied) if starts.get(name) != NEVER
+    ]
     for name in sorted(possible, key=lambda name: (ranking.price(name, 1), *_size(name, gpus))):
         share = site.option[name].share
         hope = ranking.price(name, share.least if share is not None else 1)
@@ -157,29 +159,31 @@ def place(
 
 
 def candidates(
-    demand: Demand, site: Site, gpus: Mapping[str, Gpu], taken: Sequence["Taken"] = ()
+    demand: Demand, site: Site, gpus: Mapping[str, Gpu], occupied: Sequence["Taken"] = ()
 ) -> list[str]:
     """Return the options on whose nodes the job could run, best first by the site's order, then
     smallest.
 
     A job needs as many nodes of its partition as it asks for, with as many of the GPUs as it asks
-    for on each of them, beside those that are `taken`, as many in all, and the features of its
+    for on each of them, beside those that are `occupied`, as many in all, and the features of its
     constraint; where a constraint cannot be judged from here the option stays in. Shares and MIG
     instances are for jobs of one GPU: a process sees one instance only, and instances do not reach
     each other (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for jobs whose
     partitions all allow sharing, too. What the request itself names is open to it, whatever the
     policy's bounds.
     """
-    asked = site.partitions_of(demand.partitions)
-    allowed = bool(asked) and all(_allows_sharing(name, site) for name in asked)
+    partitions = site.partitions_of(demand.partitions)
+    allowed = bool(partitions) and all(_allows_sharing(name, site) for name in partitions)
     sharing = allowed and demand.is_for_one_gpu and not demand.alone
     kinds = (demand.share,) if demand.share is not None else (None, "shard", "mps")
-    most = site.policy.most_bytes or NEVER
+    most_bytes = site.policy.most_bytes or NEVER
     possible = [
         name
         for name, option in site.option.items()
-        if _has_room(name, demand, site, taken)
-        and (site.policy.least_bytes <= gpus[name].total_bytes <= most or name == demand.option)
+        if _has_room(name, demand, site, occupied)
+        and (
+            site.policy.least_bytes <= gpus[name].total_bytes <= most_bytes or name == demand.option
+        )
         and (option.share.kind if option.share is not None else None) in kinds
         and (option.share is None or sharing)
         and (demand.share is None or demand.option in (None, name))
@@ -189,32 +193,30 @@ def candidates(
     return sorted(possible, key=lambda name: (ranking.price(name, 1), *_size(name, gpus)))
 
 
-def _has_room(name: str, demand: Demand, site: Site, taken: Sequence[Taken]) -> bool:
+def _has_room(name: str, demand: Demand, site: Site, occupied: Sequence[Taken]) -> bool:
     """Whether enough nodes have enough GPUs of an option left; the other components get the fullest
     that will do.
     """
     nodes = [
         group for group in site.nodes if name in group.gpus for _ in hostlist.expand(group.names)
     ]
-    free, ours = (
-        [group.gpus[name] for group in nodes],
-        [_is_open(group, demand, site) for group in nodes],
-    )
-    for other in (each.demand for each in taken if each.option == name):
+    free = [group.gpus[name] for group in nodes]
+    ours = [_is_open(group, demand, site) for group in nodes]
+    for other_demand in (claim.demand for claim in occupied if claim.option == name):
         theirs = [
             n
             for n, group in enumerate(nodes)
-            if _is_open(group, other, site) and free[n] >= other.gpus_per_node
+            if _is_open(group, other_demand, site) and free[n] >= other_demand.gpus_per_node
         ]
-        for n in sorted(theirs, key=lambda n: (ours[n], free[n]))[: other.nodes]:
-            free[n] -= other.gpus_per_node
-    left = [
+        for n in sorted(theirs, key=lambda n: (ours[n], free[n]))[: other_demand.nodes]:
+            free[n] -= other_demand.gpus_per_node
+    remaining = [
         free[n] if _serves(group, name, demand, site) else 0
         for n, group in enumerate(nodes)
         if ours[n]
     ]
-    enough = sum(count >= demand.gpus_per_node for count in left) >= demand.nodes
-    return enough and sum(left) >= demand.gpus_total
+    enough = sum(count >= demand.gpus_per_node for count in remaining) >= demand.nodes
+    return enough and sum(remaining) >= demand.gpus_total
 
 
 def _serves(group: Nodes, name: str, demand: Demand, site: Site) -> bool:
@@ -223,7 +225,7 @@ def _serves(group: Nodes, name: str, demand: Demand, site: Site) -> bool:
     return (
         group.gpus[name]
         == demand.gpus_per_node
-        == sum(n for each, n in group.gpus.items() if site.option[each].share is None)
+        == sum(n for option, n in group.gpus.items() if site.option[option].share is None)
     )
 
 
@@ -270,8 +272,8 @@ def _allows_sharing(partition: str, site: Site) -> bool:
 
 
 def _is_open(group: Nodes, demand: Demand, site: Site) -> bool:
-    asked = site.partitions_of(demand.partitions)
-    if asked and not set(asked) & set(group.partitions):
+    partitions = site.partitions_of(demand.partitions)
+    if partitions and not set(partitions) & set(group.partitions):
         return False
     if group.cpus < demand.cpus_per_node or group.memory_mib * MIB < demand.memory_bytes:
         return False

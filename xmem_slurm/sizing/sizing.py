@@ -97,14 +97,16 @@ def size(
     gpus: Mapping[str, Gpu],
     budget: Budget,
     *,
-    asked: Asked = _NOTHING,
+    run_options: Asked = _NOTHING,
 ) -> Orders[Sizing]:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
     Raises:
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
     """
-    (sizing,) = (yield from size_components(job, [0], site, gpus, budget, asked=asked)).values()
+    (sizing,) = (
+        yield from size_components(job, [0], site, gpus, budget, run_options=run_options)
+    ).values()
     if isinstance(sizing, NoEstimate):
         raise sizing
     return sizing
@@ -117,7 +119,7 @@ def size_components(
     gpus: Mapping[str, Gpu],
     budget: Budget,
     *,
-    asked: Asked = _NOTHING,
+    run_options: Asked = _NOTHING,
     ask_slurm: bool = False,
     experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
@@ -132,7 +134,7 @@ def size_components(
     """
     gpus = spared(gpus, site)
     requests, some_gpu = job.request.components, next(iter(gpus.values()))
-    order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), asked)
+    order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), run_options)
     dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget), experience)
     demands = {
         index: demand_of(requests[index], site) for index in {*job.request.with_gpus, *components}
@@ -144,15 +146,15 @@ def size_components(
     }
 
     def size_one(index: int) -> Orders[Sizing]:
-        others = [each for number, each in named.items() if number != index]
-        names = candidates(demands[index], site, gpus, others)
+        occupied = [claim for number, claim in named.items() if number != index]
+        names = candidates(demands[index], site, gpus, occupied)
         starts = start_times.expected(job, site, names, index) if ask_slurm else {}
-        result = yield from _size(demands[index], index, site, dry_runs, starts, taken=others)
+        result = yield from _size(demands[index], index, site, dry_runs, starts, occupied=occupied)
         if result.placement.choice is not None:
             named[index] = Taken(demands[index], result.placement.choice)
         return result
 
-    return (yield from _each(components, size_one))
+    return (yield from _size_all(components, size_one))
 
 
 def spared(gpus: Mapping[str, Gpu], site: Site) -> dict[str, Gpu]:
@@ -171,11 +173,11 @@ def on_one(
     gpu: Gpu,
     budget: Budget,
     *,
-    asked: Asked = _NOTHING,
+    run_options: Asked = _NOTHING,
     experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     """Size `job` on one GPU, with nothing to choose from."""
-    order = DryRunOrder.of(from_submission(job), gpu, budget, asked)
+    order = DryRunOrder.of(from_submission(job), gpu, budget, run_options)
     return _on_one(order, components, name, SharedBudget(budget), experience)
 
 
@@ -195,7 +197,7 @@ def _on_one(
         placement = Placement([verdict], name if verdict.fits else None)
         return Sizing(result, placement, time.monotonic() - started, made=time.time())
 
-    return (yield from _each(components, size_one))
+    return (yield from _size_all(components, size_one))
 
 
 def advised(
@@ -204,7 +206,7 @@ def advised(
     component: int,
     budget: Budget,
     *,
-    asked: Asked = _NOTHING,
+    run_options: Asked = _NOTHING,
     experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Sizing]:
     """Size `job` with each of `CHANGES`, on the largest option that is too small for it, and add
@@ -215,7 +217,7 @@ def advised(
     option, advice = sizing.placement.too_small, []
     if option is None:
         return sizing
-    order = DryRunOrder.of(from_submission(job), option.gpu, budget, asked)
+    order = DryRunOrder.of(from_submission(job), option.gpu, budget, run_options)
     shared = SharedBudget(budget)
     for change in CHANGES:
         changed = replace(order, engine="device", change=change)
@@ -228,13 +230,13 @@ def _advice(option: str, change: Change, result: Sizing | NoEstimate) -> Advice:
     name, unchanged = CHANGES[change]
     if isinstance(result, NoEstimate):
         return Advice(option, name, None, why_not=str(result))
-    made = sorted({rank.trace.changed for rank in result.estimate.ranks} - {""})
-    if not made:
+    changes = sorted({rank.trace.changed for rank in result.estimate.ranks} - {""})
+    if not changes:
         return Advice(option, name, None, why_not=unchanged)
-    return Advice(option, ", ".join(made), result.estimate, result.placement.choice is not None)
+    return Advice(option, ", ".join(changes), result.estimate, result.placement.choice is not None)
 
 
-def _each(
+def _size_all(
     components: Sequence[int], size_one: Callable[[int], Orders[Sizing]]
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     sizings: dict[int, Sizing | NoEstimate] = {}
@@ -253,15 +255,15 @@ def _size(
     dry_runs: DryRunsByKind,
     starts: Mapping[str, float],
     *,
-    taken: Sequence[Taken],
+    occupied: Sequence[Taken],
 ) -> Orders[Sizing]:
-    """Size one component, beside what others have `taken`.
+    """Size one component, beside what the others have `occupied`.
 
     Raises:
         NoEstimate: there is none on the GPU that it is meant for.
     """
     started, gpus = time.monotonic(), dry_runs.gpus
-    names = [name for name in candidates(demand, site, gpus, taken) if starts.get(name) != NEVER]
+    names = [name for name in candidates(demand, site, gpus, occupied) if starts.get(name) != NEVER]
     if demand.share is not None and not names:
         raise NoEstimate(
             f"the site file has no {demand.share} that this job could be given another number of"
@@ -269,15 +271,12 @@ def _size(
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = ComponentEstimates(dry_runs, component, demand.option or largest)
     placement = yield from _placed(
-        place(demand, site, gpus, starts, taken=taken), demand, site, estimates
+        place(demand, site, gpus, starts, occupied=occupied), demand, site, estimates
     )
     estimate = yield from estimates.on(placement.choice or largest)
-    named = (
-        demand.option
-        if demand.option is not None and not estimates.has_kernels(demand.option)
-        else None
-    )
-    without = without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
+    without, named = "", demand.option
+    if named is not None and not estimates.has_kernels(named):
+        without = without_kernels(named, gpus[named], estimates.arch_list)
     return Sizing(
         estimate,
         placement,
@@ -285,12 +284,12 @@ def _size(
         without_kernels=without,
         no_share=estimates.no_share,
         no_smaller=estimates.no_smaller,
-        asked=_asked(demand, site, placement, estimate, gpus),
+        asked=_requested_verdict(demand, site, placement, estimate, gpus),
         made=time.time(),
     )
 
 
-def _asked(
+def _requested_verdict(
     demand: Demand, site: Site, placement: Placement, estimate: Estimate, gpus: Mapping[str, Gpu]
 ) -> Verdict | None:
     """Return the verdict on the option that a request names: the placement's, else what the
@@ -299,8 +298,12 @@ def _asked(
     name = demand.option
     if name is None or site.option[name].share is not None:
         return None
-    known = [each for each in placement.verdicts if each.name == name and each.fits is not None]
-    return known[0] if known else Verdict(name, gpus[name], estimate.fits(gpus[name]))
+    verdicts = [
+        verdict
+        for verdict in placement.verdicts
+        if verdict.name == name and verdict.fits is not None
+    ]
+    return verdicts[0] if verdicts else Verdict(name, gpus[name], estimate.fits(gpus[name]))
 
 
 def _placed(
@@ -327,9 +330,10 @@ def _units(name: str, demand: Demand, site: Site, estimates: ComponentEstimates)
     the rest. The limits are for one process each, and variables that all components of a job would
     get.
     """
-    dry_runs, asked = estimates.dry_runs, demand.option
+    dry_runs, requested = estimates.dry_runs, demand.option
     smaller = (
-        asked is not None and dry_runs.gpus[name].total_bytes < dry_runs.gpus[asked].total_bytes
+        requested is not None
+        and dry_runs.gpus[name].total_bytes < dry_runs.gpus[requested].total_bytes
     )
     # Whether tasks of an array differ is known once it was run on some kind of GPU: perhaps on this
     # one.

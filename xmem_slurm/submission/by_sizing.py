@@ -139,7 +139,7 @@ def _sizings(
             site,
             gpus,
             budget,
-            asked=Asked(
+            run_options=Asked(
                 wishes.engine,
                 wishes.ranks,
                 wishes.array_tasks,

@@ -471,7 +471,7 @@ def test_what_takes_no_more_of_the_host_than_the_job_as_it_is_written_is_advised
     assert lacking == {f"{needed}, and the job as it is written takes as much"}
     assert {row.candidate.gpus for row in plan.rows if row.status == "host"} == {8}
     known = NodeMemory(100, 1, 0, 50, 98)
-    assert [known._replace(each=each).fits for each in (50, 101, 102)] == [True, True, False]
+    assert [known._replace(per_process=each).fits for each in (50, 101, 102)] == [True, True, False]
 
 
 def test_a_lever_that_did_nothing_is_said() -> None:

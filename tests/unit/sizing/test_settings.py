@@ -134,9 +134,9 @@ def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[tuple[float, str, float, object]]()
 
     def size(
-        _job: Submission, site: Site, _gpus: object, budget: Budget, *, asked: Asked
+        _job: Submission, site: Site, _gpus: object, budget: Budget, *, run_options: Asked
     ) -> Orders[Sizing]:
-        found.append((site.policy.spare, site.policy.order, budget.seconds, asked.engine))
+        found.append((site.policy.spare, site.policy.order, budget.seconds, run_options.engine))
         raise NoEstimate("that is enough")
         yield
 
