@@ -14,10 +14,12 @@ import sys
 def main(folder: str, torch: str) -> int:
     """Ask; print the folder with the stand-ins, or on stderr why there are none."""
     os.chdir(folder)  # the path of a socket has 107 bytes at most
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.connect("ask")
-        asked.sendall(json.dumps([torch, os.environ.get("XMEM_DEVICE_CUDNN", "")]).encode() + b"\n")
-        with asked.makefile(encoding="utf-8") as answer:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect("ask")
+        server.sendall(
+            json.dumps([torch, os.environ.get("XMEM_DEVICE_CUDNN", "")]).encode() + b"\n"
+        )
+        with server.makefile(encoding="utf-8") as answer:
             built, why = json.loads(
                 answer.read() or '["", "the stand-in CUDA libraries could not be built"]'
             )

@@ -74,21 +74,21 @@ def make(wanted: needs.Needs, cache: Path | None = None) -> Path:
     """
     compiler = find_compiler()
     folder = cache if cache is not None else cache_folder()
-    done = folder / _identity(wanted, compiler)
+    target = folder / _identity(wanted, compiler)
     try:
-        make_own(folder, done)
-        if _is_whole(done):
-            return done
+        make_own(folder, target)
+        if _is_whole(target):
+            return target
         making(folder).mkdir(mode=0o700, exist_ok=True)
-        with _locked(making(folder) / f"{done.name}.lock"):
-            if not _is_whole(done):
-                shutil.rmtree(done, ignore_errors=True)
-                _build_into(done, wanted, compiler[0])
+        with _locked(making(folder) / f"{target.name}.lock"):
+            if not _is_whole(target):
+                shutil.rmtree(target, ignore_errors=True)
+                _build_into(target, wanted, compiler[0])
     except OSError as error:
         raise DeviceBuildError(
             f"cannot write the stand-in CUDA libraries to {folder}: {error.strerror}"
         ) from error
-    return done
+    return target
 
 
 def making(folder: Path) -> Path:
@@ -110,11 +110,11 @@ def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
             )
         except (OSError, ValueError, KeyError):
             continue  # removed or damaged while we looked
-    return sorted(builds, key=lambda each: (each.torch_version, each.path))
+    return sorted(builds, key=lambda cached: (cached.torch_version, cached.path))
 
 
-def make_own(folder: Path, done: Path) -> None:
-    """Make the cache's folder if there is none, and see that nobody else could have put `done`
+def make_own(folder: Path, target: Path) -> None:
+    """Make the cache's folder if there is none, and see that nobody else could have put `target`
     there, which may not be.
 
     Raises:
@@ -123,7 +123,7 @@ def make_own(folder: Path, done: Path) -> None:
     """
     try:
         own_files.make(folder)
-        own_files.check(done)
+        own_files.check(target)
     except PermissionError as error:
         raise DeviceBuildError(
             f"{error.filename}: {error.strerror}; remove it, or set XDG_CACHE_HOME"
@@ -136,9 +136,9 @@ def find_compiler() -> tuple[str, str]:
         path = shutil.which(name) if name else None
         if path is None:
             continue
-        asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        if asked.returncode == 0:
-            return path, asked.stdout
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if version.returncode == 0:
+            return path, version.stdout
     raise DeviceBuildError(
         "no C compiler: install gcc, or name one in CC, to build the stand-in CUDA libraries"
     )
@@ -146,8 +146,8 @@ def find_compiler() -> tuple[str, str]:
 
 def _identity(wanted: needs.Needs, compiler: tuple[str, str]) -> str:
     libraries = [
-        (each.soname, [(tag, sorted(names)) for tag, names in each.symbols.items()])
-        for each in wanted.libraries
+        (library.soname, [(tag, sorted(names)) for tag, names in library.symbols.items()])
+        for library in wanted.libraries
     ]
     digest = hashlib.sha256(repr((wanted.versions, libraries, compiler)).encode())
     ours = [*generate.SOURCES.rglob("*"), *Path(__file__).parent.glob("*.py")]
@@ -158,13 +158,13 @@ def _identity(wanted: needs.Needs, compiler: tuple[str, str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _is_whole(done: Path) -> bool:
+def _is_whole(target: Path) -> bool:
     """Whether there is a finished build, with all of its files: a machine that lost its power
     leaves empty ones.
     """
     try:
-        sizes = json.loads((done / MANIFEST).read_text(encoding="utf-8"))["files"]
-        return all((done / name).stat().st_size == size for name, size in sizes.items())
+        sizes = json.loads((target / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return all((target / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -183,33 +183,33 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
-    """Compile all libraries and cuDNN's helper beside `done`, and rename the whole into place.
+def _build_into(target: Path, wanted: needs.Needs, compiler: str) -> None:
+    """Compile all libraries and cuDNN's helper beside `target`, and rename the whole into place.
 
     Raises:
         DeviceBuildError: the compiler refuses; says what.
     """
-    place, prefix = making(done.parent), f"{done.name}."
-    for left in place.glob(f"{prefix}*/"):
-        shutil.rmtree(left, ignore_errors=True)
+    place, prefix = making(target.parent), f"{target.name}."
+    for leftover in place.glob(f"{prefix}*/"):
+        shutil.rmtree(leftover, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     versions, libraries = wanted.versions, wanted.libraries
     try:
         with ThreadPoolExecutor(COMPILERS_AT_ONCE) as pool:
             compiling = [
-                pool.submit(_compile, each, work, versions, compiler) for each in libraries
+                pool.submit(_compile, library, work, versions, compiler) for library in libraries
             ]
             for finished in [*compiling, pool.submit(_compile_helper, work, compiler)]:
                 finished.result()
         sizes = {
             name: (work / name).stat().st_size
-            for name in (HELPER, *(each.soname for each in libraries))
+            for name in (HELPER, *(library.soname for library in libraries))
         }
         about = {**asdict(versions), "torch_folder": wanted.torch_folder, "files": sizes}
         (work / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         work.chmod(0o755)
         try:
-            work.rename(done)
+            work.rename(target)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise  # else a build without a lock was faster, with the same result
@@ -263,7 +263,7 @@ def _compile_helper(work: Path, compiler: str) -> None:
             HELPER,
             scratch,
         )
-        names = sorted({each.symbol for each in elf.read(tried).undefined} | {"__libc_start_main"})
+        names = sorted({need.symbol for need in elf.read(tried).undefined} | {"__libc_start_main"})
         stub.write_text("".join(f"void {name}(void) {{}}\n" for name in names), encoding="utf-8")
         libraries = [str(Path(scratch, name)) for name in ("libc.so.6", "libdl.so.2")]
         for library in libraries:
@@ -279,15 +279,15 @@ def _compile_helper(work: Path, compiler: str) -> None:
         run([compiler, *flags, "-o", str(work / HELPER), source, *linked], HELPER, scratch)
 
 
-def run(command: Sequence[str], made: str, scratch: str) -> None:
+def run(command: Sequence[str], product: str, scratch: str) -> None:
     """Run a compiler, with what it keeps meanwhile in `scratch`; raises DeviceBuildError if it
-    cannot make `made`.
+    cannot make the `product`.
     """
     environment = {**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         raise DeviceBuildError(
-            f"{Path(command[0]).name} could not build {made}: {_first_error(ran.stderr)}"
+            f"{Path(command[0]).name} could not build {product}: {_first_error(ran.stderr)}"
         )
 
 

@@ -144,15 +144,15 @@ def _version_needs(needs: bytes, strings: bytes) -> dict[int, tuple[str, str]]:
     records.
     """
     versions: dict[int, tuple[str, str]] = {}
-    at, more = 0, bool(needs)
-    while more:
+    at, has_more = 0, bool(needs)
+    while has_more:
         _version, count, library, first, step = struct.unpack_from("<HHIII", needs, at)
         aux = at + first
         for _ in range(count):
             _hash, _flags, index, name, following = struct.unpack_from("<IHHII", needs, aux)
             versions[index] = (_string(strings, name), _string(strings, library))
             aux += following
-        at, more = at + step, step != 0
+        at, has_more = at + step, step != 0
     return versions
 
 

@@ -84,10 +84,10 @@ def public_names(library: Library, cuda_major: int) -> frozenset[str]:
 
 def defaults(names: Iterable[str]) -> str:
     """C source with a default for each of `names`."""
-    known = outputs()
+    outputs_by_name = outputs()
     parts = [_PREAMBLE]
     for name in sorted(names):
-        output = known.get(name)
+        output = outputs_by_name.get(name)
         parts.append(_writing(name, output) if output else f"DEFAULT({name})")
     return "\n".join(parts) + "\n"
 
@@ -123,38 +123,38 @@ def outputs() -> Mapping[str, Output]:
     """`src/outputs.txt`, one entry for each function."""
     table: dict[str, Output] = {}
     for line in _lines(SOURCES / "outputs.txt"):
-        pattern, *rest = line.split(None, 4)
-        if rest[0] == "=":
-            output = Output(alias=rest[1])
+        pattern, *columns = line.split(None, 4)
+        if columns[0] == "=":
+            output = Output(alias=columns[1])
         else:
-            positions, kind, code, values = (*rest, "0")[:4]
+            positions, kind, code, values = (*columns, "0")[:4]
             writes = zip(re.findall(r"\d+", positions), cycle(values.split(",")), strict=False)
             output = Output("", list(writes), kind, code.strip("-"))
-        before, _, others = pattern.partition("{")
-        alternatives, _, after = others.partition("}")
-        table.update((before + each + after, output) for each in alternatives.split(","))
+        before, _, braced = pattern.partition("{")
+        alternatives, _, after = braced.partition("}")
+        table.update(
+            (before + alternative + after, output) for alternative in alternatives.split(",")
+        )
     return table
 
 
-def _node(tag: str, names: list[str], rest: str) -> str:
-    return f"{tag} {{ global: {'; '.join(names)};{rest} }};\n"
+def _node(tag: str, names: list[str], local: str) -> str:
+    return f"{tag} {{ global: {'; '.join(names)};{local} }};\n"
 
 
 def _writing(name: str, output: Output) -> str:
     arguments = [f"a{number}" for number in range(_MOST_ARGUMENTS)]
     if output.alias:
-        given = ", ".join(arguments[:_IN_REGISTERS])
-        body = f'extern long real_{name}() __asm__("{output.alias}"); return real_{name}({given});'
+        passed = ", ".join(arguments[:_IN_REGISTERS])
+        body = f'extern long real_{name}() __asm__("{output.alias}"); return real_{name}({passed});'
     else:
         body = "".join(
             _written(f"a{position}", output.type, value) for position, value in output.writes
         )
         body += f'if (xmem_doubt) xmem_doubt("{output.code}", "{name}"); ' if output.code else ""
         body += "return 0;"
-    return (
-        f"__attribute__((weak)) long {name}({', '.join(f'void *{each}' for each in arguments)}) "
-        f"{{ {body} }}"
-    )
+    parameters = ", ".join(f"void *{argument}" for argument in arguments)
+    return f"__attribute__((weak)) long {name}({parameters}) {{ {body} }}"
 
 
 def _written(argument: str, kind: str, value: str) -> str:

@@ -163,7 +163,12 @@ def read_libraries(torch: Path) -> list[Library]:
         objects = [elf.read(path) for path in shared_objects(torch)]
     except (OSError, elf.ElfError) as error:
         raise DeviceBuildError(f"cannot read the libraries of torch in {torch}: {error}") from error
-    sonames = {name for each in objects for name in each.libraries if _stem(name) in STAND_INS}
+    sonames = {
+        name
+        for shared_object in objects
+        for name in shared_object.libraries
+        if _stem(name) in STAND_INS
+    }
     if not any(_stem(name) == "libcudart" for name in sonames):
         raise DeviceBuildError(
             f"torch in {torch} is not linked to libcudart.so: not a CUDA build, or not a complete "
@@ -171,9 +176,9 @@ def read_libraries(torch: Path) -> list[Library]:
         )
     sonames.update(ALWAYS)
     by_stem = {_stem(name): name for name in sonames}
-    defined = frozenset().union(*(each.defined for each in objects))
+    defined = frozenset().union(*(shared_object.defined for shared_object in objects))
     symbols: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for need in frozenset().union(*(each.undefined for each in objects)):
+    for need in frozenset().union(*(shared_object.undefined for shared_object in objects)):
         if need.symbol in defined:
             continue
         soname = need.library if need.version else by_stem.get(_owner(need.symbol), "")

@@ -30,21 +30,23 @@ def build(cache: Path | None = None) -> Path:
     identity = hashlib.sha256(
         repr((platform.machine(), command)).encode() + source.read_bytes()
     ).hexdigest()[:32]
-    done = folder / f"preload-{identity}.so"
-    if any(separator in str(done) for separator in _QUOTELESS):
+    target = folder / f"preload-{identity}.so"
+    if any(separator in str(target) for separator in _QUOTELESS):
         raise DeviceBuildError(
             f"LD_PRELOAD cannot name a library in {folder}: its path has a space or a colon"
         )
     try:
-        builder.make_own(folder, done)
-        if done.is_file():
-            return done
+        builder.make_own(folder, target)
+        if target.is_file():
+            return target
         with tempfile.TemporaryDirectory(prefix=".preload.", dir=folder) as scratch:
-            built = Path(scratch, done.name)
+            built = Path(scratch, target.name)
             compiler, _ = builder.find_compiler()
             builder.run([compiler, *command, "-o", str(built)], source.name, scratch)
             built.chmod(0o755)
-            built.rename(done)  # whole or not at all; two at once give the same
+            built.rename(target)  # whole or not at all; two at once give the same
     except OSError as error:
-        raise DeviceBuildError(f"cannot write {done.name} to {folder}: {error.strerror}") from error
-    return done
+        raise DeviceBuildError(
+            f"cannot write {target.name} to {folder}: {error.strerror}"
+        ) from error
+    return target
