@@ -43,12 +43,12 @@ def _of_options(site: Site) -> Iterator[str]:
         if option.share is not None:
             yield from _of_share(name, site)
         if option.share is not None or option.type is not None:
-            other = kinds.setdefault((kind, option.type, feature), name)
-            if site.option[other].gpu != option.gpu:
+            first_name = kinds.setdefault((kind, option.type, feature), name)
+            if site.option[first_name].gpu != option.gpu:
                 remedy = "constraint" if option.share is not None else "constraint and both = true"
                 yield (
-                    f"option.{other} and {where} have one type and different GPUs: give each a "
-                    f"{remedy}"
+                    f"option.{first_name} and {where} have one type and different GPUs: give each "
+                    f"a {remedy}"
                 )
 
 
@@ -105,7 +105,7 @@ def _of_nodes(site: Site) -> Iterator[str]:
 def _of_group(group: Nodes, site: Site) -> Iterator[str]:
     """Say what a group's GPUs, features and host memory contradict each other in."""
     memory = 0
-    everywhere = {feature for each in site.nodes for feature in each.features}
+    everywhere = {feature for nodes in site.nodes for feature in nodes.features}
     for name, count in group.gpus.items():
         option = site.option.get(name)
         if option is None:

@@ -24,12 +24,10 @@ def load_site(path: Path) -> Site:
     """
     site, problems = examine(path)
     if site is None or problems:
-        more = (
-            f"; {len(problems) - 3} more: `xmem-slurm site check` lists them"
-            if len(problems) > 3
-            else ""
-        )
-        raise SiteError(f"{path}: {'; '.join(problems[:3])}{more}")
+        hint = ""
+        if len(problems) > 3:
+            hint = f"; {len(problems) - 3} more: `xmem-slurm site check` lists them"
+        raise SiteError(f"{path}: {'; '.join(problems[:3])}{hint}")
     return site
 
 
@@ -45,8 +43,8 @@ def examine(path: Path) -> tuple[Site | None, list[str]]:
     site, problems = _read(path, Site)
     if site is None:
         mended, gone = _mended(tomllib.loads(path.read_text(encoding="utf-8")))
-        more = consistency.problems(mended) if mended is not None else []
-        return None, problems + [line for line in more if not any(word in line for word in gone)]
+        further = consistency.problems(mended) if mended is not None else []
+        return None, problems + [line for line in further if not any(word in line for word in gone)]
     if site.templates is not None:
         site = site.model_copy(update={"templates": path.absolute().parent / site.templates})
     return site, consistency.problems(site)
@@ -96,7 +94,7 @@ def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
     lines = []
     for name, option in site.option.items():
         if option.gpu not in catalogue:
-            near = [known for known in catalogue if known.split("-")[0] == option.gpu.split("-")[0]]
+            near = [entry for entry in catalogue if entry.split("-")[0] == option.gpu.split("-")[0]]
             hint = f"; near it: {', '.join(near)}" if near else ""
             lines.append(f"option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
     return lines
@@ -106,11 +104,9 @@ def _as_measured(gpu: Gpu, option: GpuOption, site: Site) -> Gpu:
     """Return the catalogue's entry with what was measured of the option's GPU; of a share's, on the
     whole one.
     """
-    whole = (
-        site.option[option.share.of]
-        if option.measured is None and option.share is not None
-        else option
-    )
+    whole = option
+    if option.measured is None and option.share is not None:
+        whole = site.option[option.share.of]
     if whole.measured is None:
         return gpu
     figures = {
@@ -131,7 +127,7 @@ def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
     except tomllib.TOMLDecodeError as error:
         raise SiteError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:
-        return None, [_problem(each, model) for each in error.errors()]
+        return None, [_problem(detail, model) for detail in error.errors()]
 
 
 _STAND_INS: Mapping[str, Any] = {
