@@ -35,7 +35,9 @@ def main() -> None:
     account = {
         "version": version,
         "nodes": [{key: getattr(node, key) for key in of_nodes} for node in nodes],
-        "partitions": [{key: getattr(each, key) for key in of_partitions} for each in partitions],
+        "partitions": [
+            {key: getattr(partition, key) for key in of_partitions} for partition in partitions
+        ],
     }
     print(json.dumps(account))  # noqa: T201
 

@@ -46,5 +46,5 @@ def time_limit(minutes: int | str) -> str:
     """Write a limit as scontrol does: pyslurm has minutes, or a word."""
     if isinstance(minutes, str):
         return minutes
-    days, rest = divmod(minutes, 24 * 60)
-    return f"{f'{days}-' if days else ''}{rest // 60:02}:{rest % 60:02}:00"
+    days, minutes_of_day = divmod(minutes, 24 * 60)
+    return f"{f'{days}-' if days else ''}{minutes_of_day // 60:02}:{minutes_of_day % 60:02}:00"

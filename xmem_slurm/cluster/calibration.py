@@ -50,7 +50,7 @@ def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
         groups = [group for group in site.nodes if name in group.gpus]
         if option.share is not None or not groups or option.measured is not None:
             continue
-        group = max(groups, key=lambda each: each.gpus[name])
+        group = max(groups, key=lambda nodes: nodes.gpus[name])
         gpus = min(NCCL_RANKS, group.gpus[name])
         words = [
             "srun",
@@ -113,16 +113,11 @@ def read(printed: str) -> Measured:
 
 def _source(measurement: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in measurement["versions"].items())
-    nvml = (
-        "NVML does not say"
-        if measurement["process_after"] is None
-        else f"NVML {measurement['process_after']}"
-    )
-    nccl = (
-        f"NCCL with {measurement['nccl_ranks']} ranks"
-        if measurement["nccl"]
-        else "NCCL not measured"
-    )
+    nvml, nccl = "NVML does not say", "NCCL not measured"
+    if measurement["process_after"] is not None:
+        nvml = f"NVML {measurement['process_after']}"
+    if measurement["nccl"]:
+        nccl = f"NCCL with {measurement['nccl_ranks']} ranks"
     before = f"{measurement['device_before']} before the first allocation"
     return (
         f"measured {date.today().isoformat()} on {measurement['gpu']['name']} by `xmem-slurm site "

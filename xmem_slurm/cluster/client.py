@@ -91,11 +91,9 @@ def guarded(environ: Mapping[str, str], sbatch: Path) -> dict[str, str]:
     The job of a site whose sbatch is a script sees that mark in its environment; no other job does.
     """
     unmarked = {name: value for name, value in environ.items() if name != _GUARD}
-    return (
-        unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"}
-        if _head(sbatch).startswith(b"#!")
-        else unmarked
-    )
+    if not _head(sbatch).startswith(b"#!"):
+        return unmarked
+    return unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"}
 
 
 def _led_back(environ: Mapping[str, str]) -> str | None:
@@ -190,7 +188,8 @@ def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | Non
     """
     line = job.command_line
     argv = without(
-        job.argv[: line.script_index], [each for each in line.occurrences if each.name == "quiet"]
+        job.argv[: line.script_index],
+        [occurrence for occurrence in line.occurrences if occurrence.name == "quiet"],
     )
     code, words = _try_out(
         sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout
@@ -214,7 +213,7 @@ def _try_out(
     import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
 
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sbatch, "--test-only", *argv],
             input=stdin or b"",
             env={**environ, "XMEM_ACTIVE": "1"},  # a site's filter has no part in this
@@ -224,7 +223,7 @@ def _try_out(
         )
     except (subprocess.TimeoutExpired, OSError):
         return 0, ""
-    return done.returncode, done.stderr.decode(errors="replace")
+    return completed.returncode, completed.stderr.decode(errors="replace")
 
 
 def trial(sbatch: Path, partition: str, words: Sequence[str]) -> str | None:
@@ -259,7 +258,7 @@ def run(command: Sequence[str], timeout: float, environ: Mapping[str, str] | Non
 
     name = Path(command[0]).name
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             env=environ,
@@ -272,10 +271,10 @@ def run(command: Sequence[str], timeout: float, environ: Mapping[str, str] | Non
         raise SlurmError(f"{name}: no answer within {timeout:g} s") from None
     except OSError as error:
         raise SlurmError(f"{name}: {error.strerror}") from error
-    if done.returncode != 0:
-        words = " | ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
-        raise SlurmError(f"{name} ended with {done.returncode}: {words or 'it said nothing'}")
-    return done.stdout
+    if completed.returncode != 0:
+        words = " | ".join(line.strip() for line in completed.stderr.splitlines() if line.strip())
+        raise SlurmError(f"{name} ended with {completed.returncode}: {words or 'it said nothing'}")
+    return completed.stdout
 
 
 def _is_program(path: Path) -> bool:

@@ -162,8 +162,8 @@ def _seconds(limit: str) -> float:
     """
     if limit in ("UNLIMITED", "INFINITE"):
         return float("inf")
-    days, dash, rest = limit.rpartition("-")
-    numbers = [int(number) for number in rest.split(":")]
+    days, dash, clock_time = limit.rpartition("-")
+    numbers = [int(number) for number in clock_time.split(":")]
     if not dash:
         numbers = [0, *numbers] if len(numbers) < 3 else numbers
     hours, minutes, seconds = [*numbers, 0, 0][:3]

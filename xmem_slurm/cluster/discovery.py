@@ -56,7 +56,7 @@ class _Draft:
     options: dict[str, _Option] = field(default_factory=dict)
     groups: list[_NodeGroup] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
-    taken: Accepted = field(default_factory=Accepted)
+    accepted: Accepted = field(default_factory=Accepted)
     host_memory_mib: int = 0
     """For each GPU, where a job must say how much host memory it wants: the least that a node has
     for each."""
@@ -97,19 +97,21 @@ def _tell_apart(draft: _Draft) -> None:
     """
     for name, option in draft.options.items():
         like = [
-            n
-            for n, each in draft.options.items()
-            if each.gpu != option.gpu and each.asked_by == option.asked_by
+            other_name
+            for other_name, other_option in draft.options.items()
+            if other_option.gpu != option.gpu and other_option.asked_by == option.asked_by
         ]
         if like:
-            own = [set(group.node.features) for group in draft.groups if name in group.gpus]
-            others = {
-                f
+            feature_sets = [
+                set(group.node.features) for group in draft.groups if name in group.gpus
+            ]
+            features_elsewhere = {
+                feature
                 for group in draft.groups
                 if not group.gpus.keys().isdisjoint(like)
-                for f in group.node.features
+                for feature in group.node.features
             }
-            option.telling = sorted(set.intersection(*own) - others)
+            option.telling = sorted(set.intersection(*feature_sets) - features_elsewhere)
             if not option.telling:
                 option.questions.append(
                     f"by which feature is it told from {', '.join(like)}? Add it, and both = true"
@@ -132,9 +134,9 @@ def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[GpuKind, str], Accept
     )
     if option is None:
         return
-    taken = draft.taken = ask(GpuKind(option.type, option.feature, option.gres), partition)
-    if not taken.options:
-        refused = taken.refused.items()
+    accepted = draft.accepted = ask(GpuKind(option.type, option.feature, option.gres), partition)
+    if not accepted.options:
+        refused = accepted.refused.items()
         draft.questions += [
             f"how is a GPU asked for here? --{name} was refused: {words}" for name, words in refused
         ]
@@ -144,11 +146,11 @@ def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[GpuKind, str], Accept
             "one with a GPU"
             " than trials show?"
         )
-    if taken.by == "constraint":
+    if accepted.by == "constraint":
         _by_feature(draft)
-    if taken.memory is not None:
+    if accepted.memory is not None:
         draft.host_memory_mib = min(
-            _memory_for_each(each, draft) for each in draft.groups if each.gpus
+            _memory_for_each(group, draft) for group in draft.groups if group.gpus
         )
         draft.questions.append(
             "how much host memory is a job to ask for, for each GPU? What nodes have for each is "

@@ -54,17 +54,17 @@ def named(name: str, catalogue: Mapping[str, Gpu]) -> str:
     """
     lower, start = name.lower(), _letters(name.lower())
     same = [
-        each
-        for each, gpu in catalogue.items()
-        if lower in (each, gpu.cuda_name.lower(), gpu.description.lower())
+        entry
+        for entry, gpu in catalogue.items()
+        if lower in (entry, gpu.cuda_name.lower(), gpu.description.lower())
     ]
     begun = [
-        each
-        for each, gpu in catalogue.items()
-        if gpu.mig_of is None and _letters(each).startswith(start)
+        entry
+        for entry, gpu in catalogue.items()
+        if gpu.mig_of is None and _letters(entry).startswith(start)
     ]
     words = set(_WORD.findall(lower)) - {"nvidia", "tesla", "geforce"}
-    partly = [each for each, gpu in catalogue.items() if words and _has(words, each, gpu)]
+    partly = [entry for entry, gpu in catalogue.items() if words and _has(words, entry, gpu)]
     meant = same or begun or partly
     if len(meant) == 1:
         return meant[0]
@@ -126,8 +126,8 @@ def _has(words: Set[str], name: str, gpu: Gpu) -> bool:
     """Whether an entry's name has all of these words, GiB without their unit included, and no
     profile beside them.
     """
-    own = set(_WORD.findall(name))
-    return all(word in own or f"{word}gb" in own for word in words) and (
+    name_words = set(_WORD.findall(name))
+    return all(word in name_words or f"{word}gb" in name_words for word in words) and (
         gpu.mig_profile in words or gpu.mig_of is None
     )
 

@@ -36,18 +36,20 @@ def most(request: Request, timeout: float) -> Sequence[Mapping[str, int]]:
         if not _ENFORCED & {*live.setting(config, "AccountingStorageEnforce").split(",")}:
             return []
         partitions = ask("scontrol", "--oneliner", "--all", "show", "partitions")
-        own = ask("sacctmgr", "-nP", "show", "user", name, "withassoc", f"format={_ASSOCIATION}")
+        of_user = ask(
+            "sacctmgr", "-nP", "show", "user", name, "withassoc", f"format={_ASSOCIATION}"
+        )
         every = ask("sacctmgr", "-nP", "show", "qos", f"format={_QOS}")
     except SlurmError:
         return []
-    return parse(request, live.setting(config, "ClusterName"), partitions, own, every)
+    return parse(request, live.setting(config, "ClusterName"), partitions, of_user, every)
 
 
 def parse(
-    request: Request, cluster: str, partitions: str, own: str, every: str
+    request: Request, cluster: str, partitions: str, of_user: str, every: str
 ) -> Sequence[Mapping[str, int]]:
-    """Return the same from what Slurm printed; `own` and `every` are the user's associations and
-    all QOS.
+    """Return the same from what Slurm printed; `of_user` and `every` are the user's associations
+    and all QOS.
     """
     qos = {
         name: (flags, limits)
@@ -55,13 +57,13 @@ def parse(
     }
     lines = [line for line in partitions.splitlines() if line.startswith("PartitionName=")]
     named = [*request.partitions] or [
-        live.field(each, "PartitionName") for each in lines if "Default=YES" in each
+        live.field(line, "PartitionName") for line in lines if "Default=YES" in line
     ]
-    associations = [line.split("|") for line in own.splitlines()]
+    associations = [line.split("|") for line in of_user.splitlines()]
     of_partitions = []
     for partition in named:
         record = next(
-            (each for each in lines if live.field(each, "PartitionName") == partition), ""
+            (line for line in lines if live.field(line, "PartitionName") == partition), ""
         )
         fitting = [
             (bool(where), default, limits)
@@ -75,7 +77,7 @@ def parse(
         theirs = qos.get(live.field(record, "QoS"), ("", []))[1]
         order = (theirs, jobs) if "OverPartQOS" in flags else (jobs, theirs)
         of_partitions.append(
-            {name: count for each in (limits, *order) for name, count in _least(each).items()}
+            {name: count for texts in (limits, *order) for name, count in _smallest(texts).items()}
         )
     return of_partitions
 
@@ -86,17 +88,17 @@ def exceeded(gpus: int, kind: str | None, limits: Sequence[Mapping[str, int]]) -
     """
     names = ("gres/gpu", f"gres/gpu:{kind}")
     return bool(limits) and all(
-        any(gpus > each.get(name, gpus) for name in names) for each in limits
+        any(gpus > allowed.get(name, gpus) for name in names) for allowed in limits
     )
 
 
-def _least(limits: Sequence[str]) -> Mapping[str, int]:
+def _smallest(limits: Sequence[str]) -> Mapping[str, int]:
     """Return the smallest limit on each TRES of lists such as "cpu=4,gres/gpu=2"; memory has a unit
     and is no count.
     """
-    least: dict[str, int] = {}
+    smallest: dict[str, int] = {}
     for entry in ",".join(limits).split(","):
         name, _, count = entry.partition("=")
         if name.startswith("gres/") and count.isdecimal():
-            least[name] = min(int(count), least.get(name, int(count)))
-    return least
+            smallest[name] = min(int(count), smallest.get(name, int(count)))
+    return smallest

@@ -113,8 +113,12 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
             for node in account.nodes
         ]
         partitions = [
-            LivePartition(each["name"], each["is_default"], by_pyslurm.time_limit(each["max_time"]))
-            for each in account.partitions
+            LivePartition(
+                partition["name"],
+                partition["is_default"],
+                by_pyslurm.time_limit(partition["max_time"]),
+            )
+            for partition in account.partitions
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise SlurmError(

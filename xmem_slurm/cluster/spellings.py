@@ -58,12 +58,12 @@ def find(kind: GpuKind, refusal: Callable[[Sequence[str]], str | None]) -> Accep
     ways += ["constraint"] if kind.constraint else []
     first: Mapping[str, str] = {}
     for by, memory in product(ways, memories):
-        more = [f"--{memory}=1G"] if memory else []
-        why = {option: refusal([*_words(kind, option, by), *more]) for option in OPTIONS}
+        memory_words = [f"--{memory}=1G"] if memory else []
+        why = {option: refusal([*_words(kind, option, by), *memory_words]) for option in OPTIONS}
         refused = {option: words for option, words in why.items() if words is not None}
-        taken = [option for option in OPTIONS if option not in refused]
-        if taken:
-            return Accepted(taken, by if kind.type else "type", memory, refused)
+        accepted = [option for option in OPTIONS if option not in refused]
+        if accepted:
+            return Accepted(accepted, by if kind.type else "type", memory, refused)
         first = first or refused
     return Accepted((), refused=first)
 

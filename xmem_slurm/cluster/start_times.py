@@ -40,21 +40,21 @@ def expected(
         sbatch, until = client.find_sbatch(job.environ), time.monotonic() + MOST_SECONDS
     except SlurmError:
         return {}
-    asked = job.request.alone(component)
-    gpus = asked.gpus_total or (asked.gpus_per_node or 1) * (asked.nodes or 1)
+    request = job.request.alone(component)
+    gpus = request.gpus_total or (request.gpus_per_node or 1) * (request.nodes or 1)
 
     def ask(name: str) -> float | None:
         option = site.option[name]
         try:
-            edits = dialect.edits(asked, option, site.dialect, dialect.least_share(option))
+            edits = dialect.edits(request, option, site.dialect, dialect.least_share(option))
             changed = apply([edit._replace(component=component) for edit in edits], job)
         except UsageError:
             return None
-        left = until - time.monotonic()
-        return client.expected_start(sbatch, changed, left) if left > 0 else None
+        seconds_left = until - time.monotonic()
+        return client.expected_start(sbatch, changed, seconds_left) if seconds_left > 0 else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        allowed = pool.submit(limits.most, asked, MOST_SECONDS)
+        allowed = pool.submit(limits.most, request, MOST_SECONDS)
         answers = zip(names, pool.map(ask, names), strict=True)
         starts = {name: start for name, start in answers if start is not None}
     whole = [name for name in names if site.option[name].share is None]
