@@ -53,7 +53,10 @@ def estimate(
     if not sized:
         raise next(iter(errors.values()))
     left = {component: str(error) for component, error in errors.items()}
-    several, templates = bool(job.request.others), where.templates if where is not None else None
+    several, templates = (
+        bool(job.request.other_components),
+        where.templates if where is not None else None,
+    )
     files = _lasting(job, wanted, where, sized) if not left else None
     said = answers.keep_estimate(key, job, sized, left, rests_on=files, templates=templates)
     return Estimated(said, left, several, lambda: sized, templates)
@@ -73,7 +76,7 @@ def largest_batches(
         does.
         SiteError: as `estimate` does.
     """
-    if job.request.others:
+    if job.request.other_components:
         raise UsageError(
             "--max-batch: not for a heterogeneous job; give it the script of one component"
         )

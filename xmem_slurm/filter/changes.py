@@ -183,7 +183,7 @@ def _is_covered(caller: Caller, tables: coverage.Tables) -> bool:
         *(word.removeprefix("xmem:") for word in comment if word.startswith("xmem:")),
     }
     if (
-        request.others
+        request.other_components
         or job.command_line.has("test-only")
         or _is_set(job, "XMEM_OFF")
         or "off" in words

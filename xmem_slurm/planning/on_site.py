@@ -143,8 +143,10 @@ def plan(
         UsageError: what is wanted makes no sense, or the job has several components or no script.
         SiteError: the site file is wrong, or there is none.
     """
-    if job.request.others or job.script is None:
-        kind = "a heterogeneous job" if job.request.others else "a command without a script"
+    if job.request.other_components or job.script is None:
+        kind = (
+            "a heterogeneous job" if job.request.other_components else "a command without a script"
+        )
         raise UsageError(f"{kind} is not planned for: give it the script of one component")
     site = loading.load_site(places.site_file(wanted.site, job.environ)).ordered_by(wanted.policy)
     site = site.sparing(wanted.margin).without_shares()

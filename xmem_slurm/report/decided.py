@@ -73,7 +73,7 @@ def by_options(line: str) -> str:
 
 def of_component(request: Request, component: int, text: str) -> str:
     """Say of which component of a heterogeneous job something is said."""
-    return f"component {component}: {text}" if request.others else text
+    return f"component {component}: {text}" if request.other_components else text
 
 
 def of_components(request: Request, reasons: Mapping[int, str]) -> str:

@@ -368,7 +368,10 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
                 None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)
             ),
             _decided(
-                part, request.components[index], several=bool(request.others), dry_run=dry_run
+                part,
+                request.components[index],
+                several=bool(request.other_components),
+                dry_run=dry_run,
             ),
             *([_IN_A_COPY] if part.in_a_copy else []),
         ]

@@ -77,8 +77,8 @@ def rewrite(
             edit._replace(component=index)
             for index, request in asked
             for edit in dialect.edits(request, option, spelled, entry, typed=typed)
-            if edit.name != "mem"
-            or not job.request.others  # it would be the next component's, too (Option.carried)
+            # It would be the next component's, too (Option.carried).
+            if edit.name != "mem" or not job.request.other_components
         ]
         if not in_script:
             with suppress(EditError):

@@ -15,14 +15,14 @@ def ranges(array: str) -> list[range]:
     """Return the numbers of an array such as "0-15:4,20%2"; none where sbatch has its own words for
     it.
     """
-    found = []
+    numbers = []
     for part in array.partition("%")[0].split(","):
         bounds = _RANGE.fullmatch(part)
         if bounds is None:
             return []
         start, last, step = bounds.groups()
-        found.append(range(int(start), int(last or start) + 1, int(step or 1) or 1))
-    return found if all(found) else []
+        numbers.append(range(int(start), int(last or start) + 1, int(step or 1) or 1))
+    return numbers if all(numbers) else []
 
 
 def spread(numbers: Sequence[range]) -> list[int]:
@@ -41,8 +41,8 @@ def spread(numbers: Sequence[range]) -> list[int]:
 
 
 def _at(numbers: Sequence[range], place: int) -> int:
-    for each in numbers:
-        if place < len(each):
-            return each[place]
-        place -= len(each)
+    for part in numbers:
+        if place < len(part):
+            return part[place]
+        place -= len(part)
     raise AssertionError("no such place")

@@ -109,23 +109,20 @@ def gpu_steps(data: bytes, *, is_shell: bool = True) -> tuple[Step, ...]:
     if root is None:
         return _mention(data, set(), [match.span() for match in _COMMENT_LINE.finditer(data)])
     nodes, table = list(_preorder(root)), srun_table()
-    may_ask, steps, known = (
-        cache(partial(_may_ask, values=_values(data, nodes))),
-        list[Step](),
-        set[int](),
-    )
+    may_ask = cache(partial(_may_ask, values=_values(data, nodes)))
+    steps, positions = list[Step](), set[int]()
     for node in nodes:
         words = _words(data, node) if node.type == "command" else []
         at = next(
             (at for at, word in enumerate(words) if word.raw.rpartition(b"/")[2] == b"srun"), None
         )
         if at is not None:
-            known.add(words[at].at[-4])
+            positions.add(words[at].at[-4])
             steps += _steps(node.start_point.row + 1, words[at + 1 :], table, may_ask)
     comments = [(node.start_byte, node.end_byte) for node in nodes if node.type == "comment"]
     return tuple(
         sorted(
-            [*steps, *_mention(data, known, comments)],
+            [*steps, *_mention(data, positions, comments)],
             key=lambda step: (step.line, step.start or 0),
         )
     )
@@ -175,12 +172,10 @@ def commands_at(data: bytes) -> list[list[Word]]:
     what is no shell's.
     """
     root = _parse(data)
-    found = (
-        []
-        if root is None
-        else [_words(data, node) for node in _preorder(root) if node.type == "command"]
-    )
-    return [words for words in found if words and all(word.at for word in words)]
+    if root is None:
+        return []
+    word_lists = (_words(data, node) for node in _preorder(root) if node.type == "command")
+    return [words for words in word_lists if words and all(word.at for word in words)]
 
 
 class Assigned(NamedTuple):
@@ -197,7 +192,7 @@ def assignments(data: bytes) -> list[Assigned]:
     An assignment before a command is none: what that command's own words name is filled in without
     it.
     """
-    root, found = _parse(data), list[Assigned]()
+    root, assigned = _parse(data), list[Assigned]()
     for node in [] if root is None else _preorder(root):
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if (
@@ -206,8 +201,8 @@ def assignments(data: bytes) -> list[Assigned]:
             and value
             and not _is_before_command(data, node)
         ):
-            found.append(Assigned(_named(data, name), value.start_byte, value.end_byte))
-    return found
+            assigned.append(Assigned(_named(data, name), value.start_byte, value.end_byte))
+    return assigned
 
 
 def _is_before_command(data: bytes, assignment: "Node") -> bool:
@@ -241,14 +236,14 @@ def filled_in(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
     """Return where what a shell makes of `data[start:end]` stands: there, and in values of
     variables named there.
     """
-    spans, known, assigned = [(start, end)], set[bytes](), assignments(data)
+    spans, names, assigned = [(start, end)], set[bytes](), assignments(data)
     for begin, stop in spans:
-        new = set(_VARIABLE.findall(data, begin, stop)) - known
-        known |= new
+        new = set(_VARIABLE.findall(data, begin, stop)) - names
+        names |= new
         spans += [
-            (each.start, each.end)
-            for each in assigned
-            if each.name.encode(errors="surrogateescape") in new
+            (assignment.start, assignment.end)
+            for assignment in assigned
+            if assignment.name.encode(errors="surrogateescape") in new
         ]
     return spans
 
@@ -352,21 +347,21 @@ def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
         elif node.type == "command" and data.find(b"srun", node.start_byte, node.end_byte) < 0:
             assigned.setdefault(b"@", []).append(data[node.start_byte : node.end_byte])
     values = {name: b" ".join(texts) for name, texts in assigned.items()}
-    return values | dict.fromkeys((bytes([each]) for each in _POSITIONAL), values.get(b"@", b""))
+    return values | dict.fromkeys((bytes([byte]) for byte in _POSITIONAL), values.get(b"@", b""))
 
 
 def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
     """Whether a word may bring a GPU option along, by the variables in it and those in their
     values.
     """
-    seen: set[bytes] = set()
+    names: set[bytes] = set()
     texts = [word]
     while texts:
         text = texts.pop()
         if text is not word and _ASKING.search(_QUOTES.sub(b" ", text)):
             return True
-        new = set(_VARIABLE.findall(text)) - seen
-        seen |= new
+        new = set(_VARIABLE.findall(text)) - names
+        names |= new
         texts += [values[name] for name in new if name in values]
     return False
 
@@ -464,15 +459,17 @@ def _step(line: int, word: Word, occurrence: Occurrence) -> Step:
     )
 
 
-def _mention(data: bytes, known: set[int], comments: Sequence[tuple[int, int]]) -> tuple[Step, ...]:
-    """Return the first that looks like a step and is neither one of the `known` ones nor in a
-    comment, if any.
+def _mention(
+    data: bytes, positions: set[int], comments: Sequence[tuple[int, int]]
+) -> tuple[Step, ...]:
+    """Return the first that looks like a step and is neither at one of these positions, where one
+    is known, nor in a comment, if any.
     """
     starts = [start for start, _ in comments]
     for match in _MENTION.finditer(data):
         before = bisect_right(starts, match.start()) - 1
         commented = before >= 0 and match.start() < comments[before][1]
-        if match.start() not in known and not commented:
+        if match.start() not in positions and not commented:
             words = (match[0] + match[1]).decode(errors="replace").split()
             text = " ".join(words if len(words) < 3 else [words[0], "...", words[-1]])
             return (Step(data.count(b"\n", 0, match.start()) + 1, text),)

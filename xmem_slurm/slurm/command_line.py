@@ -69,10 +69,10 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
     words = tuple(argv)
     kept = [index for index, word in enumerate(words) if word != ":"]
     first_pass, stop = scan([words[index] for index in kept], table)
-    rest = kept[stop:]
+    after_options = kept[stop:]
     wrap = next((o.value for o in reversed(first_pass) if o.name == "wrap"), None)
 
-    limit = len(words) - len(rest)
+    limit = len(words) - len(after_options)
     components: list[tuple[Occurrence, ...]] = []
     starts: list[int] = []
     start = 0
@@ -94,7 +94,7 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
         ),
         components=tuple(components),
         starts=tuple(starts),
-        script_index=rest[0] if rest else None,
-        script_arguments=tuple(words[index] for index in rest[1:]),
+        script_index=after_options[0] if after_options else None,
+        script_arguments=tuple(words[index] for index in after_options[1:]),
         wrap=wrap,
     )

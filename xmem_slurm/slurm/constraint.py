@@ -42,8 +42,8 @@ def satisfied_by(expression: str, features: Collection[str]) -> bool | None:
     """
     if not expression:
         return True
-    value, rest = _evaluate(_tokens(expression), features, closed_by="", in_parentheses=False)
-    return value if not rest else None
+    value, unread = _evaluate(_tokens(expression), features, closed_by="", in_parentheses=False)
+    return value if not unread else None
 
 
 def _evaluate(

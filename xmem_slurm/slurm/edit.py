@@ -57,14 +57,11 @@ def apply(edits: Sequence[Edit], before: Submission, *, in_script: bool = True) 
     for edit in edits:
         if edit.component >= len(wanted):
             raise EditError(f"--{edit.name}: the job has no component {edit.component}")
-        job = (
-            _remove(job, edit)
-            if edit.value is None
-            else _set(job, edit, edit.value, in_script=in_script)
-        )
         if edit.value is None:
+            job = _remove(job, edit)
             wanted[edit.component].pop(edit.name, None)
         else:
+            job = _set(job, edit, edit.value, in_script=in_script)
             wanted[edit.component][edit.name] = edit.value or None
     got = [
         {name: setting.value for name, setting in part.settings.items()}
@@ -189,8 +186,8 @@ def without(argv: Sequence[str], occurrences: Sequence[Occurrence]) -> tuple[str
             words[occurrence.at] = None
         else:
             ends_here = occurrence.value is not None and occurrence.value_at == occurrence.at
-            rest = word[: occurrence.start] + ("" if ends_here else word[occurrence.start + 1 :])
-            words[occurrence.at] = None if rest == "-" else rest
+            letters = word[: occurrence.start] + ("" if ends_here else word[occurrence.start + 1 :])
+            words[occurrence.at] = None if letters == "-" else letters
         if occurrence.value is not None and occurrence.value_at != occurrence.at:
             words[occurrence.value_at] = None
     return tuple(word for word in words if word is not None)

@@ -97,8 +97,8 @@ def with_type(name: str, value: str, gpu_type: str | None) -> str:
     if sum(isinstance(entry, Gres) and entry.is_gpu for entry in entries) > 1:
         raise GresError(f"--{name}={value} asks for GPUs in more than one entry")
     changed = [
-        _typed(each, gpu_type) if isinstance(each, Gres) and each.is_gpu else each
-        for each in entries
+        _typed(entry, gpu_type) if isinstance(entry, Gres) and entry.is_gpu else entry
+        for entry in entries
     ]
     return _written(name, changed)
 
@@ -110,12 +110,14 @@ def with_amount(name: str, value: str, amount: int) -> str:
     Raises:
         GresError: as `with_type`.
     """
+
+    def counted(entry: Gres | str) -> Gres | str:
+        if isinstance(entry, Gres) and entry.is_gpu:
+            return entry._replace(count_text=str(amount))
+        return entry
+
     entries = _of_option(name, with_type(name, value, None))
-    counted = [
-        each._replace(count_text=str(amount)) if isinstance(each, Gres) and each.is_gpu else each
-        for each in entries
-    ]
-    return _written(name, counted)
+    return _written(name, [counted(entry) for entry in entries])
 
 
 def with_entry(value: str | None, entry: str) -> str:
@@ -127,7 +129,8 @@ def with_entry(value: str | None, entry: str) -> str:
     name = entry.partition(":")[0]
     entries = _entries(value or "none")
     kept = [
-        entry if isinstance(each, Gres) and each.name == name else str(each) for each in entries
+        entry if isinstance(present, Gres) and present.name == name else str(present)
+        for present in entries
     ]
     return ",".join(kept if entry in kept else [*kept, entry])
 
@@ -140,16 +143,16 @@ def without(name: str, value: str, resources: Collection[str]) -> str | None:
         GresError: as `parse`.
     """
     kept = [
-        str(each)
-        for each in _of_option(name, value)
-        if not (isinstance(each, Gres) and each.name in resources)
+        str(entry)
+        for entry in _of_option(name, value)
+        if not (isinstance(entry, Gres) and entry.name in resources)
     ]
     return ",".join(kept) or None
 
 
 def _written(name: str, entries: Sequence[Gres | str]) -> str:
     return ",".join(
-        str(each).removeprefix(f"{GPU}:" if name in GPUS_FAMILY else "") for each in entries
+        str(entry).removeprefix(f"{GPU}:" if name in GPUS_FAMILY else "") for entry in entries
     )
 
 
@@ -180,7 +183,7 @@ def _of_option(name: str, value: str) -> list[Gres | str]:
     `a100:2`.
     """
     if name in GPUS_FAMILY:
-        return [_rest("", GPU, ":" + part, value) for part in value.split(",")]
+        return [_after_name("", GPU, ":" + part, value) for part in value.split(",")]
     return _entries(value)
 
 
@@ -203,7 +206,7 @@ def _entry(part: str, text: str) -> Gres | str:
         name = bare.partition("=")[0]
     if not name:
         raise GresError(f"{text!r} has an entry without a name")
-    return _rest(part[: len(prefix)], name, bare[len(name) :], text)
+    return _after_name(part[: len(prefix)], name, bare[len(name) :], text)
 
 
 def _typed(entry: Gres, gpu_type: str | None) -> Gres:
@@ -211,15 +214,15 @@ def _typed(entry: Gres, gpu_type: str | None) -> Gres:
     return entry._replace(type=gpu_type, count_text="1" if needs_count else entry.count_text)
 
 
-def _rest(prefix: str, name: str, rest: str, text: str) -> Gres:
+def _after_name(prefix: str, name: str, following: str, text: str) -> Gres:
     """Read what follows the name: `:type`, `:count`, `:type:count` or `=count`."""
-    rest, bracket, note = rest.partition("(")
+    following, bracket, note = following.partition("(")
     separator = ":"
-    if "=" in rest:
-        rest, separator, last = rest.rpartition("=")
-        parts = [*rest.split(":")[1:], last]
+    if "=" in following:
+        following, separator, last = following.rpartition("=")
+        parts = [*following.split(":")[1:], last]
     else:
-        parts = rest.split(":")[1:]
+        parts = following.split(":")[1:]
     if not all(parts) or len(parts) > 2:
         raise GresError(
             f"{text!r} is no list of generic resources: name[:type][:count], comma separated"

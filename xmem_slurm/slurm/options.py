@@ -92,9 +92,9 @@ class Table:
             matching = [option for option in matching if not option.since and not option.until]
         return matching[0] if len(matching) == 1 else None
 
-    def with_options(self, more: Iterable[Option]) -> Table:
-        """Return a table that also has the options `more`."""
-        return Table((*self.options, *more))
+    def with_options(self, options: Iterable[Option]) -> Table:
+        """Return a table that also has these options."""
+        return Table((*self.options, *options))
 
 
 def scan(words: Sequence[str], table: Table) -> tuple[list[Occurrence], int]:
@@ -283,4 +283,4 @@ def srun_table() -> Table:
     """Return srun's options (name, letter and arity only): what is needed to find the command on an
     srun line.
     """
-    return Table(Option(*each) for each in _read(_OF_BOTH, _OF_SRUN))
+    return Table(Option(*row) for row in _read(_OF_BOTH, _OF_SRUN))

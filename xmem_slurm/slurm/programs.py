@@ -34,8 +34,8 @@ def programs(script: bytes, folder: Path, depth: int = _DEPTH) -> Sequence[str]:
     commands = [
         words for words in (body.commands(script) if depth else None) or () if _is_command(words)
     ]
-    found = {program for words in commands for program in _programs(words, folder, depth)}
-    return sorted(found or {words[0] for words in commands})
+    names = {program for words in commands for program in _programs(words, folder, depth)}
+    return sorted(names or {words[0] for words in commands})
 
 
 def _is_command(words: Sequence[str]) -> bool:
@@ -50,11 +50,11 @@ def _programs(words: Sequence[str], folder: Path, depth: int) -> Iterator[str]:
     for at, word in enumerate(words):
         name = word.rpartition("/")[2]
         if name in body.SHELLS:
-            given = script_files.given_to_a_shell(words[at:])
-            if isinstance(given, bytes):
-                yield from programs(given, folder, depth - 1)
-            elif given is not None and at + given < len(words):
-                yield _known_by(words[at + given], [folder / words[at + given]])
+            source = script_files.given_to_a_shell(words[at:])
+            if isinstance(source, bytes):
+                yield from programs(source, folder, depth - 1)
+            elif source is not None and at + source < len(words):
+                yield _known_by(words[at + source], [folder / words[at + source]])
             return
         if _SCRIPT.fullmatch(word):
             yield _known_by(word, [folder / word])

@@ -62,11 +62,9 @@ def _memory_conflict(request: Request) -> str | None:
     names = [setting.name for setting in request.memory]
     if len(names) < 2:
         return None
-    where = (
-        "variables"
-        if all(setting.source is Source.ENVIRONMENT for setting in request.memory)
-        else "options"
-    )
+    where = "options"
+    if all(setting.source is Source.ENVIRONMENT for setting in request.memory):
+        where = "variables"
     return (
         f"{' and '.join(f'--{name}' for name in names)} exclude each other, and the {where} for "
         "both are set"

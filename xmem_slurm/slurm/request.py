@@ -68,17 +68,17 @@ class Request(NamedTuple):
     foreign: str | None
     """`PBS` or `BSUB`: sbatch also translates such lines of this script, and what they ask for is
     not in `settings`."""
-    others: tuple["Request", ...] = ()
+    other_components: tuple["Request", ...] = ()
     """The components after the first, in the first one."""
 
     @property
     def components(self) -> tuple["Request", ...]:
         """All components, this one first."""
-        return (self, *self.others)
+        return (self, *self.other_components)
 
     def alone(self, component: int) -> "Request":
         """Return what one component asks for, as a job of its own."""
-        return self.components[component]._replace(others=())
+        return self.components[component]._replace(other_components=())
 
     def value(self, name: str) -> str | None:
         """Return the value of an option; None if it is not set, or is a flag."""
@@ -265,7 +265,7 @@ def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script 
         _drop_overruled_memory(settings, first_pass_memory)
         foreign = script.foreign if script is not None and "ignore-pbs" not in settings else None
         requests.append(Request(dict(settings), default_name, foreign))
-    return requests[0]._replace(others=tuple(requests[1:]))
+    return requests[0]._replace(other_components=tuple(requests[1:]))
 
 
 def _take_script(settings: dict[str, Setting], directives: tuple[Directive, ...]) -> None:
@@ -324,12 +324,12 @@ def _drop_overruled_memory(settings: dict[str, Setting], first_pass: Setting | N
     """A memory option of script or command line overrules those of the environment
     (`_validate_memory_options`).
     """
-    given = [settings[name] for name in MEMORY_OPTIONS if name in settings]
+    memory_settings = [settings[name] for name in MEMORY_OPTIONS if name in settings]
     weak = [
         setting
-        for setting in given
+        for setting in memory_settings
         if setting.source is Source.ENVIRONMENT or setting is first_pass
     ]
-    if len(weak) < len(given):
+    if len(weak) < len(memory_settings):
         for setting in weak:
             del settings[setting.name]

@@ -89,7 +89,7 @@ class Script(NamedTuple):
 
     data: bytes
     components: tuple[Component, ...]
-    own: tuple[OwnLine, ...]
+    own_lines: tuple[OwnLine, ...]
     plugins: tuple[Option, ...]
     """Options to know beside sbatch's own."""
     foreign: str | None
@@ -107,8 +107,8 @@ class Script(NamedTuple):
         """Options that are not in the table and have no `=value`: the word after one may be its
         value.
         """
-        known = (directive.occurrence for directive in self.directives)
-        return tuple(o.typed for o in known if o.option is None and o.value is None)
+        occurrences = (directive.occurrence for directive in self.directives)
+        return tuple(o.typed for o in occurrences if o.option is None and o.value is None)
 
     @property
     def interpreter(self) -> str:
@@ -150,7 +150,7 @@ def parse(data: bytes, plugins: tuple[Option, ...] = ()) -> Script:
     lines: list[list[tuple[int, int, int]]] = [
         []
     ]  # per component: number, start of the words, end of the line
-    own: list[OwnLine] = []
+    own_lines: list[OwnLine] = []
     number = start = 0
     while start < len(data):
         number += 1
@@ -167,14 +167,16 @@ def parse(data: bytes, plugins: tuple[Option, ...] = ()) -> Script:
                 break
             if data.startswith(_OWN, start, end):
                 text = data[start + len(_OWN) : end].decode(errors="surrogateescape")
-                own.append(OwnLine(tuple(text.split()), number, start, min(end + 1, len(data))))
+                own_lines.append(
+                    OwnLine(tuple(text.split()), number, start, min(end + 1, len(data)))
+                )
         start = end + 1
     after_shebang = min(_line_end(data, 0) + 1, len(data)) if data.startswith(b"#!") else 0
     table = SBATCH.with_options(plugins) if plugins else SBATCH
     components = tuple(
         _component(data, index, part, after_shebang, table) for index, part in enumerate(lines)
     )
-    return Script(data, components, tuple(own), plugins, _foreign(data))
+    return Script(data, components, tuple(own_lines), plugins, _foreign(data))
 
 
 def with_value(script: Script, directive: Directive, value: str) -> Script:
@@ -254,20 +256,18 @@ def without(script: Script, directive: Directive) -> Script:
                 begin -= 1
     else:  # one letter of several: -HO, -HCfoo
         begin, _ = _raw_position(first, occurrence.start)
-        end = (
-            last.end
-            if occurrence.value is not None
-            else _raw_position(first, occurrence.start + 1)[0]
-        )
+        end = last.end
+        if occurrence.value is None:
+            end, _ = _raw_position(first, occurrence.start + 1)
     return parse(script.data[:begin] + script.data[end:], script.plugins)
 
 
 def without_own_lines(script: Script) -> Script:
     """Return the script without its `#XMEM` lines."""
-    if not script.own:
+    if not script.own_lines:
         return script
     data = script.data
-    for line in reversed(script.own):
+    for line in reversed(script.own_lines):
         data = data[: line.start] + data[line.end :]
     return parse(data, script.plugins)
 
@@ -371,13 +371,13 @@ def _raw_position(word: ScriptWord, character: int) -> tuple[int, int]:
 
 def _foreign(data: bytes) -> str | None:
     for magic in _FOREIGN:
-        start = others = 0
+        start = other_lines = 0
         if magic not in data:
             continue
-        while start < len(data) and others <= _FOREIGN_LIMIT:
+        while start < len(data) and other_lines <= _FOREIGN_LIMIT:
             if data.startswith(magic, start):
                 return magic[1:].decode()
-            others += not data.startswith(b"#", start)
+            other_lines += not data.startswith(b"#", start)
             start = _line_end(data, start) + 1
     return None
 

@@ -57,7 +57,7 @@ class _Found(NamedTuple):
 
     files: set[Path]
     scripts: dict[Path, bytes]
-    made: set[Path]
+    made_folders: set[Path]
 
 
 def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[Path]:
@@ -94,20 +94,20 @@ def _read(
     lists = body.commands(script) if depth else None
     if lists is None and not sets_up:
         raise Unknown
-    known, folders = {"SLURM_SUBMIT_DIR": str(folders[0]), **environ}, list(folders)
+    variables, folders = {"SLURM_SUBMIT_DIR": str(folders[0]), **environ}, list(folders)
     for words in lists or ():
         assigned = _ASSIGNMENT.fullmatch(words[0]) if words else None
         if assigned is not None:
-            known[assigned[1]] = _expanded(assigned[2], known)
+            variables[assigned[1]] = _expanded(assigned[2], variables)
             continue
         with suppress(Unknown) if sets_up else nullcontext():
-            _read_command(words, folders, known, reads, depth, sets_up=sets_up)
+            _read_command(words, folders, variables, reads, depth, sets_up=sets_up)
 
 
 def _read_command(
     words: Sequence[str],
     folders: list[Path],
-    known: Mapping[str, str],
+    variables: Mapping[str, str],
     reads: _Found,
     depth: int,
     *,
@@ -116,42 +116,49 @@ def _read_command(
     """Add what one command reads; `cd` adds to the folders that the next may be in."""
     command = words[0].rpartition("/")[2] if words else ""
     expanded = [
-        _expanded(word.rpartition("=")[2] if word.startswith("-") else word, known)
+        _expanded(word.rpartition("=")[2] if word.startswith("-") else word, variables)
         for word in words
     ]
     _check_told(command, words, expanded)
     if command in _CHANGE_FOLDER:
-        there = [folder / expanded[-1] for folder in folders]
-        if not any(map(Path.is_dir, there)):
-            reads.files.update(there)
+        targets = [folder / expanded[-1] for folder in folders]
+        if not any(map(Path.is_dir, targets)):
+            reads.files.update(targets)
         folders += _folders(expanded[-1], folders)
         return
     if command == _OUTPUT:
-        reads.files.update(_missing_folders(expanded[-1], folders) - reads.made)
+        reads.files.update(_missing_folders(expanded[-1], folders) - reads.made_folders)
         return
     if command == "mkdir":
-        reads.made.update(folder / name for folder in folders for name in expanded[1:])
+        reads.made_folders.update(folder / name for folder in folders for name in expanded[1:])
     if command in _TESTS:
         reads.files.update(_asked_after(expanded, folders))
-    files = [_files(word, folders, known) for word in expanded]
+    files = [_files(word, folders, variables) for word in expanded]
     run = 1 if command in _SOURCE else given_to_a_shell(words)
     if isinstance(run, bytes):
-        _read(run, folders, known, reads, depth - 1, sets_up=sets_up)
+        _read(run, folders, variables, reads, depth - 1, sets_up=sets_up)
     elif run is not None and not (run < len(files) and files[run]):
         reads.files.update(_absent(words, expanded, run, folders))
-    new = {
-        file: index == run
-        for index, each in enumerate(files)
-        for file in each
-        if file not in reads.files
-    }
+    new = _unread(files, run, reads)
     reads.files.update(new)
     for file in (file for file, is_script in new.items() if is_script or _is_shell_script(file)):
         if file.stat().st_size > body.MOST_BYTES:
             raise Unknown
         reads.scripts[file] = file.read_bytes()
         lenient = sets_up or _SET_UP.search(str(file)) is not None
-        _read(reads.scripts[file], folders, known, reads, depth - 1, sets_up=lenient)
+        _read(reads.scripts[file], folders, variables, reads, depth - 1, sets_up=lenient)
+
+
+def _unread(
+    files: Sequence[Sequence[Path]], run: int | bytes | None, reads: _Found
+) -> dict[Path, bool]:
+    """Return the files that a command's words name and that are not read yet, and of each whether
+    it is the word that is run.
+    """
+    unread: dict[Path, bool] = {}
+    for index, named in enumerate(files):
+        unread |= {file: index == run for file in named if file not in reads.files}
+    return unread
 
 
 def _asked_after(expanded: Sequence[str], folders: Sequence[Path]) -> list[Path]:
@@ -218,10 +225,10 @@ def given_to_a_shell(words: Sequence[str]) -> int | bytes | None:
     return words[at].encode(errors="surrogateescape") if text else at
 
 
-def _expanded(word: str, known: Mapping[str, str]) -> str:
-    home = known.get("HOME", "~")
+def _expanded(word: str, variables: Mapping[str, str]) -> str:
+    home = variables.get("HOME", "~")
     word = home + word[1:] if word == "~" or word.startswith("~/") else word
-    return _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), word)
+    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], match[0]), word)
 
 
 def _folders(word: str, folders: Sequence[Path]) -> list[Path]:
@@ -235,7 +242,7 @@ def _folders(word: str, folders: Sequence[Path]) -> list[Path]:
     ]
 
 
-def _files(word: str, folders: Sequence[Path], known: Mapping[str, str]) -> list[Path]:
+def _files(word: str, folders: Sequence[Path], variables: Mapping[str, str]) -> list[Path]:
     """Return the files that a word may name: from each of the folders, or, without a slash in it,
     on PATH.
     """
@@ -244,7 +251,7 @@ def _files(word: str, folders: Sequence[Path], known: Mapping[str, str]) -> list
     )
     if paths or "/" in word:
         return paths
-    on_path = (Path(place) / word for place in known.get("PATH", "").split(":") if word)
+    on_path = (Path(place) / word for place in variables.get("PATH", "").split(":") if word)
     first = next(filter(_is_file, on_path), None)
     return [first] if first is not None else []
 

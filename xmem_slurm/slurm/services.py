@@ -22,8 +22,8 @@ _SAID = re.compile(r"\s*(?:echo|printf|#)\b|\s*#")
 def service(text: str) -> str | None:
     """Return the program that a shell script's last command starts, if it is such a one."""
     for line in _commands_backwards(text):
-        found = None if _SAID.match(line) else _SERVICES.search(line)
-        return found[1] if found else None
+        match = None if _SAID.match(line) else _SERVICES.search(line)
+        return match[1] if match else None
     return None
 
 

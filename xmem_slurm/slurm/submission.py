@@ -61,14 +61,14 @@ class Submission:
         changed = {name: value for name, value in fields.items() if value != getattr(self, name)}
         if not changed:
             return self
-        other = dataclasses.replace(self, **changed)
+        copy = dataclasses.replace(self, **changed)
         for name, read_from in _READ_FROM.items():
             if name in self.__dict__ and not read_from & changed.keys():
-                other.__dict__[name] = self.__dict__[name]
-        return other
+                copy.__dict__[name] = self.__dict__[name]
+        return copy
 
     def with_script(self, script: Script) -> "Submission":
         """Return it with a script that has been read, as another one of its editors leaves it."""
-        other = self.but(script=script.data)
-        other.__dict__["parsed_script"] = script
-        return other
+        copy = self.but(script=script.data)
+        copy.__dict__["parsed_script"] = script
+        return copy

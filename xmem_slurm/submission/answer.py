@@ -237,7 +237,7 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
     from xmem_slurm.site import places  # noqa: PLC0415
 
     stance = places.unasked(wishes.site, job.environ)
-    if stance == "leave" or job.request.others or "off" in own_words(job):
+    if stance == "leave" or job.request.other_components or "off" in own_words(job):
         return left_alone(job)
     asking = job.but(argv=("--gres=gpu:1", *job.argv))
     seconds = min(wishes.wait_seconds or places.UNASKED_SECONDS, places.UNASKED_SECONDS)
@@ -265,7 +265,7 @@ def own_words(job: Submission) -> Mapping[str, int]:
     script = job.parsed_script
     return {
         word: line.line
-        for line in (script.own if script is not None else ())
+        for line in (script.own_lines if script is not None else ())
         for word in line.words
     }
 
@@ -304,7 +304,7 @@ def _why_not(job: Request, component: Request) -> str | None:
         several = (
             len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
         )
-        if several or job.others:
+        if several or job.other_components:
             return (
                 f"a request for {' and '.join(sorted(resources))} is changed for one process only"
             )

@@ -339,7 +339,7 @@ def _keep(
         "days": days,
         "command": job.argv,
         "folder": os.getcwd(),  # noqa: PTH109 - as text
-        "several": bool(job.request.others),
+        "several": bool(job.request.other_components),
         "decision": decision,
         "said": texts,
         "left": unsized,

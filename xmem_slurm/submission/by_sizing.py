@@ -101,7 +101,7 @@ def decide(
     )
     before = [ran_out.words] if ran_out is not None else []
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
-    if not job.request.others:
+    if not job.request.other_components:
         gpu = gpus[sized[0].estimate.gpu_name]
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
         retry_count = int(wishes.retry) if may_ask else 0
@@ -258,7 +258,7 @@ def _with_parts(
         try:
             changed, changes = _rewritten(ready, choice, site, gpus, group, in_script=in_script)
         except UsageError as error:
-            if allowed and not job.request.others:
+            if allowed and not job.request.other_components:
                 raise
             parts |= {
                 index: Part(Kind.CANNOT_CHANGE, component, why=str(error))

@@ -169,7 +169,7 @@ def of_job(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
     script = job.parsed_script
     lines = (
         (word, line.line)
-        for line in (script.own if script is not None else ())
+        for line in (script.own_lines if script is not None else ())
         for word in line.words
     )
     pairs = [

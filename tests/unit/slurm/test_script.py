@@ -188,7 +188,7 @@ def test_one_letter_of_several_is_taken_away(line: bytes, left: bytes) -> None:
 def test_our_own_lines_are_found_and_taken_out() -> None:
     data = HEAD + b"#XMEM keep-type\n#SBATCH -N1\n#XMEM off  now\ntrue\n#XMEM late\n"
     script = parse(data)
-    assert [line.words for line in script.own] == [("keep-type",), ("off", "now")]
+    assert [line.words for line in script.own_lines] == [("keep-type",), ("off", "now")]
     assert scripts.without_own_lines(script).data == HEAD + b"#SBATCH -N1\ntrue\n#XMEM late\n"
 
 
