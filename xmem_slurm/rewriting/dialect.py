@@ -122,20 +122,22 @@ def _with_share(request: Request, share: str) -> dict[str, str | None]:
     """Put a share in place of the GPUs, or of the share that the user wrote: Slurm takes no GPU
     beside one.
     """
-    spelled = {each.setting.name for each in request.accelerators}
+    spelled = {accelerator.setting.name for accelerator in request.accelerators}
     values = {
         name: gres.without(name, request.value(name) or "", ["gpu"])
         for name in GPU_OPTIONS
         if name in spelled
     }
     listed = values["gres"] if "gres" in values else request.value("gres")
-    kind, *rest = share.split(":")
+    kind, *type_and_count = share.split(":")
     typed = [
-        each.type
-        for each in request.accelerators
-        if each.resource == kind and each.type is not None
+        accelerator.type
+        for accelerator in request.accelerators
+        if accelerator.resource == kind and accelerator.type is not None
     ]
-    entry = ":".join([kind, typed[0], *rest]) if typed and len(rest) == 1 else share
+    entry = (
+        ":".join([kind, typed[0], *type_and_count]) if typed and len(type_and_count) == 1 else share
+    )
     return values | {"gres": gres.with_entry(listed, entry)}
 
 

@@ -71,7 +71,11 @@ def differences(before: Submission, after: Submission, folded: Folded) -> list[s
     as folded.
     """
     old, new = (
-        [_typed(*each) for part in job.request.components for each in _settings(part).items()]
+        [
+            _typed(name, value)
+            for part in job.request.components
+            for name, value in _settings(part).items()
+        ]
         for job in (before, after)
     )
     lines = list(
@@ -138,7 +142,7 @@ def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Sub
         for index, (part, old) in enumerate(zip(components, base.request.components, strict=True))
     ]
     if variables:
-        wanted = [each | {"export": export(job.request, variables)} for each in wanted]
+        wanted = [settings | {"export": export(job.request, variables)} for settings in wanted]
     edits = [
         edit
         for index, (new, part) in enumerate(zip(wanted, base.request.components, strict=True))
@@ -164,12 +168,12 @@ def _typed(name: str, value: str) -> str:
 def _settings(request: Request) -> dict[str, str]:
     """Return what is asked for, "" for a flag, with the name that the job will have."""
     settings = {
-        name: each.value or ""
-        for name, each in request.settings.items()
-        if each.source is Source.SCRIPT
+        name: setting.value or ""
+        for name, setting in request.settings.items()
+        if setting.source is Source.SCRIPT
         or not (
             name in OF_THE_CALL
-            or (each.source is Source.ENVIRONMENT and SBATCH.by_name[name].since)
+            or (setting.source is Source.ENVIRONMENT and SBATCH.by_name[name].since)
         )
     }
     return settings | {"job-name": request.job_name or "sbatch"}
@@ -192,14 +196,13 @@ def _added_up(
 def _edits(component: int, old: Mapping[str, str], new: Mapping[str, str]) -> list[Edit]:
     edits: list[Edit] = []
     for name in {**old, **new}:
-        was, now = old.get(name), new.get(name)
-        if was != now:
-            if was is not None and (
-                not was or not now
-            ):  # a flag has no value that could be another one
+        old_value, new_value = old.get(name), new.get(name)
+        if old_value != new_value:
+            # A flag has no value that could be another one.
+            if old_value is not None and (not old_value or not new_value):
                 edits.append(Edit(name, None, component))
-            if now is not None:
-                edits.append(Edit(name, now, component))
+            if new_value is not None:
+                edits.append(Edit(name, new_value, component))
     return edits
 
 
@@ -208,14 +211,14 @@ def _with_components(job: Submission, count: int) -> Submission:
     script = job.parsed_script
     assert script is not None
     at = script.components[-1].insert_at
-    more = b"#SBATCH hetjob\n" * (count - len(script.components))
-    return job.but(script=script.data[:at] + more + script.data[at:])
+    added_lines = b"#SBATCH hetjob\n" * (count - len(script.components))
+    return job.but(script=script.data[:at] + added_lines + script.data[at:])
 
 
 def _overruling(folded: Submission, environ: Mapping[str, str]) -> list[str]:
     """Return the variables that would have it otherwise than the script."""
     plain = folded.request.components
-    known = (
+    variables = (
         variable
         for option in SBATCH.options
         for variable in option.variables
@@ -223,7 +226,7 @@ def _overruling(folded: Submission, environ: Mapping[str, str]) -> list[str]:
     )
     return [
         name
-        for name in known
+        for name in variables
         if [
             _settings(part) for part in folded.but(environ={name: environ[name]}).request.components
         ]

@@ -35,11 +35,9 @@ class Retyped(NamedTuple):
 
 def text(job: Submission) -> bytes:
     """Return what the job runs: its script, or the command of `--wrap`."""
-    return (
-        job.script
-        if job.script is not None
-        else (job.command_line.wrap or "").encode(errors="surrogateescape")
-    )
+    if job.script is not None:
+        return job.script
+    return (job.command_line.wrap or "").encode(errors="surrogateescape")
 
 
 def is_for_a_shell(job: Submission) -> bool:
@@ -52,7 +50,9 @@ def looks_up_itself(job: Submission) -> bool:
     """Whether the job asks Slurm for the path of its own script, as far as its text tells, and that
     of what it runs.
     """
-    return any(_ASKS_FOR_ITSELF.search(each) for each in (text(job), *_scripts_run(job).values()))
+    return any(
+        _ASKS_FOR_ITSELF.search(script) for script in (text(job), *_scripts_run(job).values())
+    )
 
 
 def own_steps(job: Submission) -> Sequence[Step]:
@@ -70,9 +70,9 @@ def in_the_way(
     """
     types, old = _types(after, components), before.request.components
     for step in [*own_steps(before), *_others_steps(before)]:
-        asked = [index for index in step.components if index in components]
-        lost = any(types[index] is None and old[index].gpu_types for index in asked)
-        if asked and (shared or lost or not step.can_have(types)):
+        indices = [index for index in step.components if index in components]
+        lost = any(types[index] is None and old[index].gpu_types for index in indices)
+        if indices and (shared or lost or not step.can_have(types)):
             return step
     return None
 
@@ -99,10 +99,10 @@ def _types(job: Submission, components: Collection[int]) -> Sequence[str | None]
     """Return for each component the type of GPU that it asks for; None for those that are not
     meant.
     """
-    asked = enumerate(job.request.components)
+    requests = enumerate(job.request.components)
     return [
         next(iter(request.gpu_types), None) if index in components else None
-        for index, request in asked
+        for index, request in requests
     ]
 
 
@@ -128,6 +128,10 @@ def _scripts_run(job: Submission) -> Mapping[Path, bytes]:
 
 
 def _with_wrap(job: Submission, command: bytes) -> Submission:
-    wrap = next(each for each in reversed(job.command_line.first_pass) if each.name == "wrap")
+    wrap = next(
+        occurrence
+        for occurrence in reversed(job.command_line.first_pass)
+        if occurrence.name == "wrap"
+    )
     word = job.argv[wrap.value_at][: wrap.value_start] + command.decode(errors="surrogateescape")
     return job.but(argv=(*job.argv[: wrap.value_at], word, *job.argv[wrap.value_at + 1 :]))

@@ -104,18 +104,18 @@ def find(script: bytes, program: str) -> Launch:
     Raises:
         UsageError: it stands in none, or in several.
     """
-    found = [
+    launches = [
         launch
         for words in body.commands_at(script)
         if (launch := _launch(words, program)) is not None
     ]
-    if len(found) != 1:
-        where = "no command" if not found else f"{len(found)} commands"
+    if len(launches) != 1:
+        where = "no command" if not launches else f"{len(launches)} commands"
         raise UsageError(
             f"{where} of the job's script has the word {program}: how it is launched cannot be "
             "changed"
         )
-    return found[0]
+    return launches[0]
 
 
 def _launch(words: Sequence[Word], program: str) -> Launch | None:
@@ -126,11 +126,9 @@ def _launch(words: Sequence[Word], program: str) -> Launch | None:
         return None
     names = [text.rpartition("/")[2] for text in texts[:at]]
     for place, name in enumerate(names):
-        module = (
-            texts[place + 2]
-            if _PYTHON.fullmatch(name) and texts[place + 1] == "-m" and place + 2 < at
-            else ""
-        )
+        module = ""
+        if _PYTHON.fullmatch(name) and texts[place + 1] == "-m" and place + 2 < at:
+            module = texts[place + 2]
         kind = _LAUNCHERS.get(name) or _MODULES.get(module)
         if kind is not None:
             return Launch(kind, words, place, at)
@@ -169,15 +167,13 @@ def changed(
             edits += _assigned(script, name, variables[name])
             edits.append(_Edit(begin, begin, f"export {name}={shlex.quote(variables[name])}\n"))
     missing = []
-    reach = (
-        body.filled_in(script, _end(script, program), _end(script, launch.words[-1]))
-        if arguments
-        else []
-    )
+    reach = []
+    if arguments:
+        reach = body.filled_in(script, _end(script, program), _end(script, launch.words[-1]))
     for option, value in arguments.items():
-        found = _argument(script, option, value)
+        option_edits = _argument(script, option, value)
         script_edits = [
-            edit for edit in found if any(start <= edit.start <= end for start, end in reach)
+            edit for edit in option_edits if any(start <= edit.start <= end for start, end in reach)
         ]
         edits += script_edits
         missing += [] if script_edits else [f" {option} {shlex.quote(value)}"]
@@ -197,7 +193,7 @@ def with_assigned(script: bytes, name: str, value: str) -> bytes:
 
 
 def _assigned(script: bytes, name: str, value: str) -> list[_Edit]:
-    places = [each for each in body.assignments(script) if each.name == name]
+    places = [assignment for assignment in body.assignments(script) if assignment.name == name]
     plain = [at for at in places if _MADE.search(script, at.start, at.end) is None]
     return [_Edit(at.start, at.end, shlex.quote(value)) for at in plain]
 
@@ -219,19 +215,17 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
     name = name if is_short else "--" + re.sub("[-_]", "[-_]", name.lstrip("-"))
     between = "=?[ \\t]*" if is_short else "(?:=|[ \\t]+)"
     number = r"\d+|\$\w+|\$\{[^}\s]*\}"
-    kind = (
-        r"(?i:true|false)"
-        if value in ("True", "False")
-        else number
-        if value.isdecimal()
-        else r"(?!-)[^\s\"';&|]+"
-    )
-    given = re.compile(rf"(?<![\w-]){name}{between}[\"']?({kind})(?![\w.])".encode())
+    kind = r"(?!-)[^\s\"';&|]+"
+    if value in ("True", "False"):
+        kind = r"(?i:true|false)"
+    elif value.isdecimal():
+        kind = number
+    pattern = re.compile(rf"(?<![\w-]){name}{between}[\"']?({kind})(?![\w.])".encode())
     if value in ("True", "False"):
         alone = re.compile(rf"(?<![\w-]){name}(?![\w=.-])(?![ \t]+[\"']?{kind}(?![\w.]))".encode())
-        found = [_Edit(each.end(), each.end(), f" {value}") for each in alone.finditer(script)]
-        return [*found, *(_Edit(*each.span(1), value) for each in given.finditer(script))]
-    return [_Edit(*found.span(1), shlex.quote(value)) for found in given.finditer(script)]
+        edits = [_Edit(match.end(), match.end(), f" {value}") for match in alone.finditer(script)]
+        return [*edits, *(_Edit(*match.span(1), value) for match in pattern.finditer(script))]
+    return [_Edit(*match.span(1), shlex.quote(value)) for match in pattern.finditer(script)]
 
 
 def _processes(script: bytes, launch: Launch, before: Processes, after: Processes) -> list[_Edit]:
@@ -262,7 +256,7 @@ def _processes(script: bytes, launch: Launch, before: Processes, after: Processe
 
 def _chosen(script: bytes, launch: Launch) -> list[_NamedGpus]:
     """Return where the launcher is told on which GPUs of a node to start processes."""
-    pattern, found = _OF_CHOSEN.get(launch.kind), list[_NamedGpus]()
+    pattern, chosen = _OF_CHOSEN.get(launch.kind), list[_NamedGpus]()
     words = launch.words[launch.starter : launch.program]
     for place, word in enumerate(words):
         option = pattern.fullmatch(_text(word)) if pattern is not None else None
@@ -270,8 +264,8 @@ def _chosen(script: bytes, launch: Launch) -> list[_NamedGpus]:
             continue
         last = word if option["value"] is not None else next(iter(words[place + 1 :]), word)
         value = _text(last) if option["value"] is None else option["value"]
-        found.append(_NamedGpus(option["option"], value, _start(script, word), _end(script, last)))
-    return found
+        chosen.append(_NamedGpus(option["option"], value, _start(script, word), _end(script, last)))
+    return chosen
 
 
 def _deepspeed(chosen: Sequence[_NamedGpus], after: Processes) -> list[_Edit]:
@@ -282,13 +276,15 @@ def _deepspeed(chosen: Sequence[_NamedGpus], after: Processes) -> list[_Edit]:
     Raises:
         UsageError: hosts are named, too, or that is not known.
     """
-    for each in chosen:
-        hosts = {host.partition(":")[0] for host in each.value.split("@")}
+    for named_gpus in chosen:
+        hosts = {host.partition(":")[0] for host in named_gpus.value.split("@")}
         if after.nodes > 1 or hosts != {"localhost"}:
-            raise UsageError(_NAMES_HOSTS.format(f"deepspeed {each.option} {each.value}"))
-    first, *others = chosen
+            raise UsageError(
+                _NAMES_HOSTS.format(f"deepspeed {named_gpus.option} {named_gpus.value}")
+            )
+    first, *further = chosen
     edit = _Edit(first.start, first.end, f"--num_gpus={after.per_node}")
-    return [edit, *(_Edit(each.start, each.end, "") for each in others)]
+    return [edit, *(_Edit(named_gpus.start, named_gpus.end, "") for named_gpus in further)]
 
 
 def _accelerate(script: bytes, launch: Launch, after: Processes) -> list[_Edit]:
@@ -302,7 +298,10 @@ def _accelerate(script: bytes, launch: Launch, after: Processes) -> list[_Edit]:
     if of_hosts is not None and after.nodes > 1:
         option = of_hosts.partition("=")[0]
         raise UsageError(_NAMES_HOSTS.format(f"accelerate {option}"))
-    every = [_Edit(each.start, each.end, f"{each.option}=all") for each in _chosen(script, launch)]
+    every = [
+        _Edit(named_gpus.start, named_gpus.end, f"{named_gpus.option}=all")
+        for named_gpus in _chosen(script, launch)
+    ]
     return [*_option(launch, "num_processes", after.per_node * after.nodes), *every]
 
 
@@ -314,11 +313,11 @@ def _check_step(launch: Launch) -> None:
         UsageError: it does.
     """
     for word in launch.words[_outermost(launch) : launch.starter]:
-        found = _OF_GPUS.fullmatch(_text(word))
-        if found is not None and not (launch.kind == "srun" and found["by_task"]):
+        match = _OF_GPUS.fullmatch(_text(word))
+        if match is not None and not (launch.kind == "srun" and match["by_task"]):
             raise UsageError(
                 f"the srun that starts {_text(launch.words[launch.program])} asks for GPUs: "
-                f"{found[0]}"
+                f"{match[0]}"
             )
 
 
@@ -336,17 +335,16 @@ def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
     """
     starter = _text(launch.words[launch.starter])
     is_python = bool(_PYTHON.fullmatch(starter.rpartition("/")[2]))
-    torchrun = (
-        f"{shlex.quote(starter)} -m torch.distributed.run"
-        if is_python and "/" in starter
-        else "torchrun"
-    )
-    torchrun = starter if not is_python else torchrun
+    torchrun = "torchrun"
+    if not is_python:
+        torchrun = starter
+    elif "/" in starter:
+        torchrun = f"{shlex.quote(starter)} -m torch.distributed.run"
     module = "-m " if launch.is_module else ""
     if nodes == 1:
         return f"{torchrun} --standalone --nproc-per-node={per_node} {module}"
-    each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 {_CPUS} {torchrun}"
-    return f"{each} --nnodes={nodes} --nproc-per-node={per_node} {_MEETING} {module}"
+    on_each_node = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 {_CPUS} {torchrun}"
+    return f"{on_each_node} --nnodes={nodes} --nproc-per-node={per_node} {_MEETING} {module}"
 
 
 def _option(launch: Launch, name: str, number: int) -> list[_Edit]:
@@ -377,16 +375,16 @@ def _tasks(launch: Launch, nodes: int, per_node: int) -> list[_Edit]:
     edits = []
     words = launch.words[_outermost(launch) + 1 : launch.starter]
     for place, word in enumerate(words):
-        found = _OF_TASKS.fullmatch(_text(word))
-        if found is None:
+        match = _OF_TASKS.fullmatch(_text(word))
+        if match is None:
             continue
-        number = str(numbers[found["option"]])
-        if found["value"] is None and place + 1 < len(words):
+        number = str(numbers[match["option"]])
+        if match["value"] is None and place + 1 < len(words):
             edits.append(_Edit(words[place + 1].at[0], words[place + 1].at[-1] + 1, number))
-        elif found["value"] is not None:
+        elif match["value"] is not None:
             edits.append(
                 _Edit(
-                    word.at[found.start("value") + found["value"].startswith("=")],
+                    word.at[match.start("value") + match["value"].startswith("=")],
                     word.at[-1] + 1,
                     number,
                 )

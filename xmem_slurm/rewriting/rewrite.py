@@ -71,11 +71,11 @@ def rewrite(
     """
 
     def changed(*, typed: bool) -> tuple[Sequence[Edit], Submission]:
-        asked = ((index, job.request.alone(index)) for index in components)
+        requests = ((index, job.request.alone(index)) for index in components)
         entry = granted.entry if granted is not None else None
         edits = [
             edit._replace(component=index)
-            for index, request in asked
+            for index, request in requests
             for edit in dialect.edits(request, option, spelled, entry, typed=typed)
             # It would be the next component's, too (Option.carried).
             if edit.name != "mem" or not job.request.other_components
@@ -105,22 +105,22 @@ def rewrite(
         edited = edited.but(environ={**edited.environ, **granted.variables})
     script = edited.parsed_script
     if script is not None and edited.script != job.script:
-        told = (
+        all_changes = (
             changes if written is None else _changes(written, edited, _differing(written, edited))
         )
-        record = f"xmem-slurm {__version__}: {'; '.join(map(str, told))}: {reason}"
+        record = f"xmem-slurm {__version__}: {'; '.join(map(str, all_changes))}: {reason}"
         heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
         edited = edited.but(script=_render(heeded, record, templates))
     return edited, changes
 
 
 def _check_untyped_will_do(
-    asked: Sequence[Request], option: GpuOption, granted: Grant | None, step: Step
+    requests: Sequence[Request], option: GpuOption, granted: Grant | None, step: Step
 ) -> None:
     """Make sure that the option can be asked for by its feature, without the type that a step would
     not fit.
     """
-    typed = any(each.gpu_types for each in asked)
+    typed = any(request.gpu_types for request in requests)
     if granted is not None or option.constraint is None or typed:
         raise UsageError(
             f"line {step.line} of {step.file}: {step.text} asks for a GPU itself, and would not "
@@ -146,11 +146,13 @@ def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> li
     old, new = before.request.components, after.request.components
     changes = []
     for edit in edits:
-        was, now = (part[edit.component].settings.get(edit.name) for part in (old, new))
-        setting = now or was
+        old_setting, new_setting = (
+            part[edit.component].settings.get(edit.name) for part in (old, new)
+        )
+        setting = new_setting or old_setting
         assert setting is not None
-        value = now.value or "" if now is not None else None
-        old_value = was.value if was is not None else None
+        value = new_setting.value or "" if new_setting is not None else None
+        old_value = old_setting.value if old_setting is not None else None
         changes.append(Change(edit.name, old_value, value, setting.where, edit.component))
     return changes
 
