@@ -86,11 +86,9 @@ def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Pa
             )
         command = (python, *command)
     elif shutil.which(command[0], path=path) is None:
-        wrong = (
-            "does not begin with #!, nor can it be run"
-            if script.is_file()
-            else "no such script or command"
-        )
+        wrong = "no such script or command"
+        if script.is_file():
+            wrong = "does not begin with #!, nor can it be run"
         raise UsageError(f"{command[0]}: {wrong}")
     return Submission(("--wrap", shlex.join(command)), environ, None)
 

@@ -8,7 +8,6 @@ from xmem_slurm.cluster import guess
 from xmem_slurm.dryrun import admission, dispatch, evidence
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.evidence import Evidence
-from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
@@ -46,20 +45,20 @@ def estimate(
     """
     where, wanted = _where(wanted, tell)
     results = _results(job, wanted, where, Experience(learned.margins(where, tell), ran_out), tell)
-    sized = {component: each for component, each in results.items() if isinstance(each, Sizing)}
+    sized = {
+        component: result for component, result in results.items() if isinstance(result, Sizing)
+    }
     errors = {
-        component: each for component, each in results.items() if isinstance(each, NoEstimate)
+        component: result for component, result in results.items() if isinstance(result, NoEstimate)
     }
     if not sized:
         raise next(iter(errors.values()))
-    left = {component: str(error) for component, error in errors.items()}
-    several, templates = (
-        bool(job.request.other_components),
-        where.templates if where is not None else None,
-    )
-    files = _lasting(job, wanted, where, sized) if not left else None
-    said = answers.keep_estimate(key, job, sized, left, rests_on=files, templates=templates)
-    return Estimated(said, left, several, lambda: sized, templates)
+    unsized = {component: str(error) for component, error in errors.items()}
+    several = bool(job.request.other_components)
+    templates = where.templates if where is not None else None
+    files = _lasting(job, wanted, where, sized) if not unsized else None
+    texts = answers.keep_estimate(key, job, sized, unsized, rests_on=files, templates=templates)
+    return Estimated(texts, unsized, several, lambda: sized, templates)
 
 
 def largest_batches(
@@ -83,11 +82,10 @@ def largest_batches(
     lever = BatchLever.parse(vary) if vary is not None else BatchLever()
     where, wanted = _where(wanted, tell)
     rules = where.dry_run if where is not None else DryRuns()
-    gpus = (
-        sizing.spared(_gpus(wanted, where.without_shares()), where)
-        if where is not None
-        else _gpus(wanted, None)
-    )
+    if where is not None:
+        gpus = sizing.spared(_gpus(wanted, where.without_shares()), where)
+    else:
+        gpus = _gpus(wanted, None)
     budget = Budget(seconds=wanted.budget).within(rules)
     run_options = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, fresh=wanted.fresh)
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, run_options)
@@ -170,21 +168,21 @@ def _results(
     if not wanted.advice:
         return results
 
-    def advice(sized: Sizing, component: int) -> Orders[Sizing]:
+    def advised(component: int, result: Sizing | NoEstimate) -> Sizing | NoEstimate:
+        if isinstance(result, NoEstimate):
+            return result
         budget = allowance.within(rules)
-        return sizing.advised(
-            sized, job, component, budget, run_options=run_options, experience=experience
+        orders = sizing.advised(
+            result, job, component, budget, run_options=run_options, experience=experience
         )
+        return dispatch.one(orders, rules)
 
     work = "running it dry again with one change at a time"
     with (
         admission.turn(rules, QUEUE_SECONDS, tell),
         terminal.progress(work, verbose=wanted.verbose),
     ):
-        return {
-            number: dispatch.one(advice(each, number), rules) if isinstance(each, Sizing) else each
-            for number, each in results.items()
-        }
+        return {component: advised(component, result) for component, result in results.items()}
 
 
 def _lasting(
@@ -197,7 +195,11 @@ def _lasting(
     basis = by_sizing.basis_of(
         job, site_file, where.templates if where is not None else None, learned.files(where)
     )
-    traces = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
+    traces = [
+        rank.trace
+        for component_sizing in sized.values()
+        for rank in component_sizing.estimate.ranks
+    ]
     if basis is None or not all(trace.files and trace.is_whole for trace in traces):
         return None
     return evidence.lasting([*basis, *(file for trace in traces for file in trace.files)])
