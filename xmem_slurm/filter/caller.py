@@ -97,36 +97,36 @@ def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> 
     """
     options, at = scan(words, srun_table().with_options(_SALLOC))
     run = words[at:]
-    unknown = any(each.option is None and each.value is None for each in options)
+    unknown = any(occurrence.option is None and occurrence.value is None for occurrence in options)
     inside = command == "srun" and "SLURM_JOB_ID" in environ  # a step
     if (
         not run
         or ":" in words
         or unknown
         or inside
-        or _NOTHING_TO_RUN & {each.name for each in options}
+        or _NOTHING_TO_RUN & {occurrence.name for occurrence in options}
     ):
         return None
     if run[0].rpartition("/")[2] in body.SHELLS and all(word.startswith("-") for word in run[1:]):
         return None
     prefix = "SLURM_" if command == "srun" else "SALLOC_"
-    known = {variable for option in SBATCH.options for variable in option.variables}
+    sbatch_variables = {variable for option in SBATCH.options for variable in option.variables}
     theirs = {
         f"SBATCH_{n.removeprefix(prefix)}": value
         for n, value in environ.items()
         if n.startswith(prefix)
     }
-    kept = {name: value for name, value in environ.items() if name not in known}
+    kept = {name: value for name, value in environ.items() if name not in sbatch_variables}
     of_variables = [
         f"--{name}={environ[prefix + variable]}"
         for variable, name in _SRUN_VARIABLES.items()
         if command == "srun" and prefix + variable in environ
     ]
-    given = [
-        f"--{each.name}" if each.value is None else f"--{each.name}={each.value}"
-        for each in options
-        if each.name in SBATCH.by_name and each.name != "wait"  # srun's is another one
+    carried = [
+        f"--{occurrence.name}{'' if occurrence.value is None else f'={occurrence.value}'}"
+        for occurrence in options
+        if occurrence.name in SBATCH.by_name and occurrence.name != "wait"  # srun's is another one
     ]
     text = shlex.join(["srun", *run] if command == "srun" else run)
-    environ = kept | {name: value for name, value in theirs.items() if name in known}
-    return Submission((*of_variables, *given, f"--wrap={text}"), environ, None)
+    environ = kept | {name: value for name, value in theirs.items() if name in sbatch_variables}
+    return Submission((*of_variables, *carried, f"--wrap={text}"), environ, None)

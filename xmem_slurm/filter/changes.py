@@ -137,9 +137,11 @@ def _answer(
     from xmem_slurm.submission import answers  # noqa: PLC0415 - not for jobs that are left alone
 
     job = caller.submission
-    found, complaints = settings.effective(job)
+    own_settings, complaints = settings.effective(job)
     wanted = {
-        field: value for field, value in settings.values(found).items() if field in _OF_THE_USER
+        field: value
+        for field, value in settings.values(own_settings).items()
+        if field in _OF_THE_USER
     }
     _tell(*complaints, *unknown_words(job))
     name = answers.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
@@ -153,11 +155,9 @@ def _answer(
                 answer_to(job, _wishes(site_file, caller, tables, until, wanted), tell, name)
             )
         )
-        return (
-            answer._replace(last="strict")
-            if answer.last == "refuse" and wanted.get("strict")
-            else answer
-        )
+        if answer.last == "refuse" and wanted.get("strict"):
+            return answer._replace(last="strict")
+        return answer
 
     return detached.ask(find, process, until - _LAST_SECONDS, _tell) or _late(job)
 

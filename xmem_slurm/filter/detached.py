@@ -70,14 +70,14 @@ def ask(find: Callable[[Tell], Answer], process: int, until: float, tell: Tell) 
         if read_end not in ready:
             os.kill(child, signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
-        more = os.read(read_end, 65536)
-        *lines, unread = (unread + more).split(b"\n")
+        chunk = os.read(read_end, 65536)
+        *lines, unread = (unread + chunk).split(b"\n")
         for message in map(json.loads, lines):
             if "answer" in message:
                 answer = Answer(*message["answer"])
                 return answer._replace(outcome=AuditOutcome(*answer.outcome))
             tell(message["line"])
-        if not more:
+        if not chunk:
             raise RuntimeError("what sizes the job ended without an answer")
 
 

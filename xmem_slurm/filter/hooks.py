@@ -79,8 +79,8 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         f"--kill-after={_KILL_AFTER_SECONDS}",
         f"{site.filter.seconds + _RECORD_SECONDS:g}",
     ]
-    there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
-    answering = f'{there}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}'
+    if_present = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
+    answering = f'{if_present}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}'
     values = {
         "site": site.name,
         "version": __version__,
@@ -109,11 +109,11 @@ def check(name: str, text: str) -> bool:
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         return False
-    done = subprocess.run(
+    completed = subprocess.run(
         [compiler, "-p", "-"], input=text, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
-        raise SiteError(f"{name}: {done.stderr.strip()}")
+    if completed.returncode != 0:
+        raise SiteError(f"{name}: {completed.stderr.strip()}")
     return True
 
 
@@ -124,7 +124,7 @@ def install(texts: Mapping[str, str], folder: Path) -> Sequence[tuple[Path, Path
     Raises:
         SiteError: the folder cannot be written to.
     """
-    done: list[tuple[Path, Path | None]] = []
+    installed: list[tuple[Path, Path | None]] = []
     try:
         for name, text in texts.items():
             target, backup = folder / name, None
@@ -134,12 +134,12 @@ def install(texts: Mapping[str, str], folder: Path) -> Sequence[tuple[Path, Path
                 backup = folder / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}"
                 shutil.copy2(target, backup)
             own_files.write(target, text.encode(), 0o644)
-            done.append((target, backup))
+            installed.append((target, backup))
     except OSError as error:
         raise SiteError(
             f"{error.filename or folder}: {error.strerror}; nothing else was changed"
         ) from error
-    return done
+    return installed
 
 
 def installed_python(folder: Path) -> str | None:
@@ -167,7 +167,7 @@ def unusable(python: str) -> str | None:
     look = "import xmem_slurm.filter.start"
     command = isolated.command(look) if python == sys.executable else [python, "-I", "-c", look]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd="/",
             env={},
@@ -182,9 +182,9 @@ def unusable(python: str) -> str | None:
     except OSError as error:
         why = error.strerror or str(error)
     else:
-        if done.returncode == 0:
+        if completed.returncode == 0:
             return None
-        why = done.stderr.strip().rpartition("\n")[2] or f"it ends with {done.returncode}"
+        why = completed.stderr.strip().rpartition("\n")[2] or f"it ends with {completed.returncode}"
     return (
         f"{python}: {why}; the filter cannot "
         f"start{' for other users than root' if anybody else ''}, and no job is seen"
