@@ -141,7 +141,7 @@ class Estimate:
         """What is allocated at the peak, in GiB, by the categories' names in full ("activations"),
         the most first.
         """
-        sizes = sorted(self.breakdown_bytes.items(), key=lambda each: each[1], reverse=True)
+        sizes = sorted(self.breakdown_bytes.items(), key=lambda entry: entry[1], reverse=True)
         return {CATEGORY_NAMES[Category(category)]: size / GIB for category, size in sizes}
 
     def fits(self, name: str) -> bool | None:
@@ -287,8 +287,8 @@ def _estimate(
     """Return the value of an object of `estimate --json`; `sizing` is what reports are made of."""
     largest = max(document["ranks"], key=lambda rank: int(rank["required_bytes"]))
     options = [
-        GpuFit(each["name"], each["capacity_bytes"], each["fits"], each["headroom_bytes"])
-        for each in document["options"]
+        GpuFit(option["name"], option["capacity_bytes"], option["fits"], option["headroom_bytes"])
+        for option in document["options"]
     ]
     return Estimate(
         command=command,
@@ -334,7 +334,7 @@ def plan(
         UsageError: there is no such command, option of the site or method.
         XmemError: a fault of this machine or of ours.
     """
-    place, file = (None if each is None else Path(each).resolve() for each in (site, write))
+    place, file = (None if path is None else Path(path).resolve() for path in (site, write))
     wanted = {
         "gpus": gpus,
         "objective": objective,
@@ -357,7 +357,7 @@ def plan(
     document = _object(["plan", "--json", *options, "--", *words], folder)
     ways = [
         Way(
-            **{each.name: candidate[each.name] for each in fields(Way)}
+            **{field.name: candidate[field.name] for field in fields(Way)}
             | {"changes": tuple(candidate["changes"])}
         )
         for candidate in document["candidates"]
@@ -377,23 +377,20 @@ def submit(
     Raises:
         SlurmError: it was not submitted; the message carries Slurm's own words.
     """
-    done = _run("xsbatch", ["--parsable", *_words(options), str(script), *arguments], folder)
-    said = tuple(done.stderr.splitlines())
-    job, _, cluster = done.stdout.strip().partition(";")
-    if done.returncode or not job.isdecimal():
-        raise SlurmError("; ".join(said) or f"xsbatch ended with {done.returncode}")
-    return Submitted(int(job), cluster or None, said)
+    completed = _run("xsbatch", ["--parsable", *_words(options), str(script), *arguments], folder)
+    lines = tuple(completed.stderr.splitlines())
+    job, _, cluster = completed.stdout.strip().partition(";")
+    if completed.returncode or not job.isdecimal():
+        raise SlurmError("; ".join(lines) or f"xsbatch ended with {completed.returncode}")
+    return Submitted(int(job), cluster or None, lines)
 
 
 def _words(command: str | Path | Sequence[str]) -> tuple[str, ...]:
-    several = (
-        shlex.split(command)
-        if isinstance(command, str)
-        else [command]
-        if isinstance(command, Path)
-        else command
-    )
-    return tuple(map(str, several))
+    if isinstance(command, str):
+        return tuple(shlex.split(command))
+    if isinstance(command, Path):
+        return (str(command),)
+    return tuple(map(str, command))
 
 
 def _list(several: str | Sequence[str]) -> str | None:
@@ -409,11 +406,13 @@ def _object(argv: Sequence[str], folder: str | Path) -> Any:
     Raises:
         XmemError: it failed; of the kind that its exit status says.
     """
-    done = _run("main", argv, folder)
-    if done.returncode:
-        error = _ERRORS.get(done.returncode, XmemError)
-        raise error(_message(done.stderr) or f"xmem-slurm {argv[0]} ended with {done.returncode}")
-    return json.loads(done.stdout)
+    completed = _run("main", argv, folder)
+    if completed.returncode:
+        error = _ERRORS.get(completed.returncode, XmemError)
+        raise error(
+            _message(completed.stderr) or f"xmem-slurm {argv[0]} ended with {completed.returncode}"
+        )
+    return json.loads(completed.stdout)
 
 
 def _message(stderr: str) -> str:
@@ -434,18 +433,21 @@ def _run(module: str, argv: Sequence[str], folder: str | Path) -> subprocess.Com
         telling = f"terminal.tell_every({_NEWS_SECONDS})"
         code = f"from xmem_slurm.report import terminal; {telling}; {code}"
     command = [sys.executable, "-P", "-c", code, *argv]
-    with tempfile.TemporaryFile() as said, _shown(said.fileno()):
-        done = subprocess.run(
+    with tempfile.TemporaryFile() as stderr_file, _shown(stderr_file.fileno()):
+        completed = subprocess.run(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr_file,
             check=False,
         )
-        said.seek(0)
+        stderr_file.seek(0)
         return subprocess.CompletedProcess(
-            command, done.returncode, done.stdout.decode(), said.read().decode(errors="replace")
+            command,
+            completed.returncode,
+            completed.stdout.decode(),
+            stderr_file.read().decode(errors="replace"),
         )
 
 
@@ -460,7 +462,7 @@ def _onlooker() -> TextIO | None:
 
 
 @contextlib.contextmanager
-def _shown(said: int) -> Iterator[None]:
+def _shown(file: int) -> Iterator[None]:
     """Show meanwhile the last line that a command wrote to a file, or for how long it runs, if
     somebody looks on.
     """
@@ -472,7 +474,7 @@ def _shown(said: int) -> Iterator[None]:
     def show() -> None:
         width = 0
         while not ended.wait(_NEWS_SECONDS):
-            line = (_last_line(said) or f"running: {time.monotonic() - began:.0f} s")[:_LINE_WIDTH]
+            line = (_last_line(file) or f"running: {time.monotonic() - began:.0f} s")[:_LINE_WIDTH]
             screen.write(f"\r{line:{width}}")
             screen.flush()
             width = len(line)
