@@ -145,14 +145,12 @@ def _generated(
     """Return the script of the commands that need the same; the one that needs the most speaks for
     them.
     """
-    needs = [each for _, each in group]
+    needs = [need for _, need in group]
     need = max(needs, key=attrgetter("required_bytes"))
-    failed = [
-        line
-        for each in needs
-        if each is not need and not each.required_bytes
-        for line in each.lines
-    ]
+    failed: list[str] = []
+    for other_need in needs:
+        if other_need is not need and not other_need.required_bytes:
+            failed += other_need.lines
     text = templates.render(template, settings, [command for command, _ in group])
     site = target.site
     ready, _ = rewrite(

@@ -66,7 +66,7 @@ class Template:
     """The folders that it may include from."""
 
 
-def folders(own: Path | None, site: Path | None = None) -> list[Path]:
+def folders(users_folder: Path | None, site: Path | None = None) -> list[Path]:
     """Return where templates are looked for: the user's own folder, then the site's, then those
     that ship.
     """
@@ -76,7 +76,7 @@ def folders(own: Path | None, site: Path | None = None) -> list[Path]:
         for place in resources.template_places("jobs", site)
         if place.is_dir() or place == shipped
     ]
-    return [own, *theirs] if own is not None else theirs
+    return [users_folder, *theirs] if users_folder is not None else theirs
 
 
 def available(places: Sequence[Path]) -> list[Template]:
@@ -119,7 +119,7 @@ def values(template: Template, settings: Sequence[str]) -> dict[str, int | str]:
         UsageError: a setting names no variable (the message lists them) or has a value of the wrong
             kind, or a variable without a default is not set.
     """
-    given: dict[str, int | str] = {}
+    chosen: dict[str, int | str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if key not in template.variables or not equals:
@@ -131,18 +131,18 @@ def values(template: Template, settings: Sequence[str]) -> dict[str, int | str]:
             raise UsageError(f"--set {key}: a value is one line of printable characters")
         default = template.variables[key].default
         if isinstance(default, int):
-            least = min(default, 1)  # what is 0 unless it is set may be 0
-            if not value.isdecimal() or int(value) < least:
-                what = f"a whole number from {least} on"
+            minimum = min(default, 1)  # what is 0 unless it is set may be 0
+            if not value.isdecimal() or int(value) < minimum:
+                form = f"a whole number from {minimum} on"
                 raise UsageError(
-                    f"--set {setting}: {key} is {what}: {template.variables[key].about}"
+                    f"--set {setting}: {key} is {form}: {template.variables[key].about}"
                 )
-            given[key] = int(value)
+            chosen[key] = int(value)
         else:
-            given[key] = value
+            chosen[key] = value
     filled: dict[str, int | str] = {}
     for key, variable in template.variables.items():
-        setting_or_default = given.get(key, variable.default)
+        setting_or_default = chosen.get(key, variable.default)
         if setting_or_default is None:
             raise UsageError(f"template {template.name} needs --set {key}=…: {variable.about}")
         filled[key] = setting_or_default
