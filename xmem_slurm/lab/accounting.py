@@ -74,7 +74,7 @@ def _run(command: Sequence[str], folder: Path, stdin: str = "") -> None:
         "SLURM_CONF": str(folder / "slurm.conf"),
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
     }
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         input=stdin,
         capture_output=True,
@@ -83,8 +83,8 @@ def _run(command: Sequence[str], folder: Path, stdin: str = "") -> None:
         cwd=folder,
         env=environment,
     )
-    if done.returncode:
-        last_line = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[
-            -1
-        ]
+    if completed.returncode:
+        last_line = (
+            completed.stderr.strip() or completed.stdout.strip() or "it said nothing"
+        ).splitlines()[-1]
         raise LabError(f"{Path(command[0]).name} failed: {last_line}")

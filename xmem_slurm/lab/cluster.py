@@ -238,7 +238,7 @@ def _munged_command(paths: Mapping[str, str], folder: Path) -> list[str]:
 def _node_states(folder: Path, sinfo: str) -> dict[str, str]:
     """Return each node's state; `*` behind it is Slurm's sign for a node that does not answer."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sinfo, "--noheader", "--Node", "--format=%N %T"],
             capture_output=True,
             text=True,
@@ -248,7 +248,7 @@ def _node_states(folder: Path, sinfo: str) -> dict[str, str]:
         )
     except subprocess.TimeoutExpired:
         return {}
-    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    return dict(line.split(maxsplit=1) for line in completed.stdout.splitlines())
 
 
 def _listens(around: Surroundings, daemon: str) -> bool:

@@ -106,25 +106,25 @@ def end_all(folder: Path) -> None:
     """
     polite_until = time.monotonic() + _POLITE_SECONDS
     until = polite_until + _LAST_SECONDS
-    known: set[psutil.Process] = set()
-    asked: set[psutil.Process] = set()
+    members: set[psutil.Process] = set()
+    terminated: set[psutil.Process] = set()
     empty_looks = 0
     while empty_looks < 2:  # one look can miss a process that is in the middle of an exec
         # What was seen once stays known: a task whose parents are gone may have nothing left that
         # tells whose it is.
-        known |= _members(folder)
-        left = {process for process in known if _running(process)}
-        empty_looks = 0 if left else empty_looks + 1
-        if time.monotonic() > until and left:
-            listed = sorted(f"{process.pid} {_name(process)}" for process in left)
+        members |= _members(folder)
+        running = {process for process in members if _running(process)}
+        empty_looks = 0 if running else empty_looks + 1
+        if time.monotonic() > until and running:
+            listed = sorted(f"{process.pid} {_name(process)}" for process in running)
             raise LabError(f"processes of the lab in {folder} do not end: {', '.join(listed)}")
-        for process in left:
+        for process in running:
             # slurmstepd ignores SIGTERM, and has nobody left to report to.
             with suppress(psutil.Error):  # it ended meanwhile
                 if time.monotonic() > polite_until or _name(process).startswith("slurmstepd"):
                     process.kill()
-                elif process not in asked:
-                    asked.add(process)
+                elif process not in terminated:
+                    terminated.add(process)
                     process.terminate()
         time.sleep(_POLL_SECONDS)
 

@@ -83,8 +83,8 @@ class _Node:
 
     @property
     def gres(self) -> str:
-        more = (f"{name}:no_consume:{amount}" for name, amount in self.extras.items())
-        return ",".join([*(gpu.gres for gpu in self.gpus), *more])
+        extras = (f"{name}:no_consume:{amount}" for name, amount in self.extras.items())
+        return ",".join([*(gpu.gres for gpu in self.gpus), *extras])
 
 
 def files(
