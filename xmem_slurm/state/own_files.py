@@ -143,11 +143,9 @@ def unwritable(path: Path) -> str | None:
         return None if os.access(path, os.W_OK) else "is not yours to write"
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}"
-    return (
-        None
-        if os.access(path.parent, os.W_OK | os.X_OK)
-        else f"{path.parent} is not yours to write in"
-    )
+    if os.access(path.parent, os.W_OK | os.X_OK):
+        return None
+    return f"{path.parent} is not yours to write in"
 
 
 def by_age(folder: Path) -> list[tuple[float, Path]]:

@@ -32,20 +32,18 @@ def clearing_up() -> Iterator[None]:
     from. So it does where the exception goes astray: what raises in a destructor or a callback from
     C, Python only reports.
     """
-    heeded = [
-        number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN
-    ]  # not under nohup
+    # Under nohup a hang-up is ignored, and stays so.
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     received: list[int] = []
 
     def unwind(number: int, _frame: FrameType | None) -> None:
-        for each in heeded:
-            signal.signal(each, signal.SIG_IGN)  # what is under way already must not be cut short
+        for ending in heeded:
+            signal.signal(ending, signal.SIG_IGN)  # what is under way already must not be cut short
         received.append(number)
         raise Signalled(number)
 
-    mask = signal.pthread_sigmask(
-        signal.SIG_BLOCK, heeded
-    )  # none comes while only some have this handler
+    # None comes while only some have this handler.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
     before = {number: signal.signal(number, unwind) for number in heeded}
     report, sys.unraisablehook = sys.unraisablehook, _report_others
     try:

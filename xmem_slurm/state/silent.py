@@ -78,20 +78,22 @@ def mount_on_the_way(places: Iterable[Path | str]) -> Path | None:
     mounted = _mounted("/proc/self/mountinfo")
     if not any(map(_is_served, mounted.values())):
         return None
-    left = {_absolute(os.fspath(place)) for place in places}
+    unchecked = {_absolute(os.fspath(place)) for place in places}
     while True:
-        points = {place: point for place in left if (point := _next(place, mounted)) is not None}
+        points = {
+            place: point for place in unchecked if (point := _next(place, mounted)) is not None
+        }
         if not points:
             return None
-        asked = sorted({*points.values()})
+        mounts = sorted({*points.values()})
         try:
-            silent = _look(asked)
+            silent = _look(mounts)
         except OSError:
             return None
         if silent is not None:
             return Path(silent)
-        _answered.update(dict.fromkeys(asked, time.monotonic()))
-        left = {*points}
+        _answered.update(dict.fromkeys(mounts, time.monotonic()))
+        unchecked = {*points}
 
 
 def is_known(point: str) -> bool:
@@ -198,9 +200,9 @@ def _look(points: Sequence[str]) -> str | None:
     Raises:
         OSError: there can be no such process.
     """
-    known = next(filter(is_known, points), None)
-    if known is not None:
-        return known
+    silent_point = next(filter(is_known, points), None)
+    if silent_point is not None:
+        return silent_point
     until = time.monotonic() + SECONDS
     answer, end = os.pipe()
     held = new_socket()
@@ -233,10 +235,10 @@ def _first_without_answer(
         if not waiting.poll(1000 * max(0.0, until - time.monotonic())):
             make_known(points[answers], held)
             return points[answers]
-        more = os.read(answer, len(points))
-        if not more:  # something has ended it: it says nothing of these
+        dots = os.read(answer, len(points))
+        if not dots:  # something has ended it: it says nothing of these
             return None
-        answers += len(more)
+        answers += len(dots)
     return None
 
 

@@ -93,21 +93,21 @@ class Store(NamedTuple):
 
     def _read(self, path: Path) -> StoredRecord | None:
         try:
-            line, _, rest = own_files.read(path, self.most_bytes).partition(b"\n")
+            line, _, body = own_files.read(path, self.most_bytes).partition(b"\n")
             head, lengths = json.loads(line)
             ends = [*accumulate(lengths)]
-            packed = [rest[end - length : end] for length, end in zip(lengths, ends, strict=True)]
-            whole = isinstance(head, dict) and len(rest) == sum(lengths)
+            packed = [body[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+            whole = isinstance(head, dict) and len(body) == sum(lengths)
             return StoredRecord(path, head, packed) if whole else None
         except (OSError, ValueError, TypeError):
             return None
 
     def _make_room(self, wanted: int) -> None:
         """Remove what was given longest ago, until there is room for so many bytes."""
-        left, number = self.most_bytes - wanted, 1
+        room_bytes, number = self.most_bytes - wanted, 1
         for _, path in own_files.by_age(self.folder):
             with contextlib.suppress(OSError):  # others may make room at the same time
-                left -= path.lstat().st_size
+                room_bytes -= path.lstat().st_size
                 number += 1
-                if left < 0 or number > self.most:
+                if room_bytes < 0 or number > self.most:
                     path.unlink()

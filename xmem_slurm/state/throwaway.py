@@ -23,9 +23,9 @@ def made(place: Path, prefix: str) -> Iterator[Path]:
     What cannot be removed then goes with a later start. Raises OSError.
     """
     place = place.resolve()
-    for left in place.glob(f"{prefix}*"):
+    for leftover in place.glob(f"{prefix}*"):
         with suppress(OSError):  # another user's, or one in use
-            _clear(left)
+            _clear(leftover)
     folder, held = _new(place, prefix)
     try:
         yield folder
@@ -55,19 +55,19 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
         os.close(held)
 
 
-def _clear(left: Path) -> None:
-    status = left.lstat()  # of which a umask of before may have left its owner nothing
+def _clear(leftover: Path) -> None:
+    status = leftover.lstat()  # of which a umask of before may have left its owner nothing
     if (
         stat.S_ISDIR(status.st_mode)
         and status.st_uid == os.geteuid()
         and not status.st_mode & stat.S_IRUSR
     ):
-        left.chmod(stat.S_IRWXU)
-    held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        leftover.chmod(stat.S_IRWXU)
+    held = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(held).st_uid == os.geteuid():
-            remove(left)
+            remove(leftover)
     finally:
         os.close(held)
 
