@@ -158,12 +158,12 @@ def _tagged(recording: Recording, blocks: Sequence[CpuBlock]) -> dict[int, Categ
     """
     categories: dict[int, Category] = {}
     live: dict[int, int] = {}
-    made = {block.born: index for index, block in enumerate(blocks)}
+    index_by_birth = {block.born: index for index, block in enumerate(blocks)}
     for number, row in enumerate(recording.rows):
         if isinstance(row, Memory):
             live.pop(row.address, None)
-            if number in made:
-                live[row.address] = made[number]
+            if number in index_by_birth:
+                live[row.address] = index_by_birth[number]
         elif row.name.startswith(TAG):
             tag = recording.tags[int(row.name.removeprefix(TAG))]
             for address in tag.addresses:
@@ -180,16 +180,16 @@ def _on_device(recording: Recording, blocks: Sequence[CpuBlock]) -> list[bool]:
     if it is later used together with one that does, for torch refuses to mix them; that may change
     what was decided for others, so it is repeated.
     """
-    known: set[int] = set()
+    used_with_gpu: set[int] = set()
     while True:
-        decided, used_together = _decide(recording, blocks, known)
-        if used_together <= known:
+        decided, used_together = _decide(recording, blocks, used_with_gpu)
+        if used_together <= used_with_gpu:
             return decided
-        known |= used_together
+        used_with_gpu |= used_together
 
 
 def _decide(
-    recording: Recording, blocks: Sequence[CpuBlock], known: set[int]
+    recording: Recording, blocks: Sequence[CpuBlock], used_with_gpu: set[int]
 ) -> tuple[list[bool], set[int]]:
     """Say of each allocation whether it would lie on the GPU, and which of the others were used
     with one that does.
@@ -198,13 +198,15 @@ def _decide(
     used_together: set[int] = set()
     live: dict[int, int] = {}
     with_gpu: dict[int, bool] = {}
-    made = {block.born: index for index, block in enumerate(blocks)}
+    index_by_birth = {block.born: index for index, block in enumerate(blocks)}
     for number, row in enumerate(recording.rows):
         if isinstance(row, Memory):
             live.pop(row.address, None)
-            if number in made:
-                index = live[row.address] = made[number]
-                decided[index] = index in known or _made_on_device(recording, row.parent, with_gpu)
+            if number in index_by_birth:
+                index = live[row.address] = index_by_birth[number]
+                decided[index] = index in used_with_gpu or _made_on_device(
+                    recording, row.parent, with_gpu
+                )
             continue
         inputs = [(live[tensor.address], tensor) for tensor in row.inputs if tensor.address in live]
         if row.inputs:

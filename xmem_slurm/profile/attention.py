@@ -82,16 +82,16 @@ def attention_of_gpu(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence
     """Give attention's blocks the sizes that the GPU's kernel keeps, and add what its backward pass
     works in.
     """
-    made: dict[int, list[int]] = {}
+    results: dict[int, list[int]] = {}
     dropout = any(True for _ in analysis.operators(DROPOUT))
     wanted = dict(analysis.operators(FORWARD, BACKWARD))
     for index, block in enumerate(blocks):
         for number, _ in analysis.above(block.operator):
             if number in wanted:
-                made.setdefault(number, []).append(index)
+                results.setdefault(number, []).append(index)
     changed = list(blocks)
     machine = Machine(analysis.recording.gpu, analysis.recording.release, dropout)
-    for number, indices in made.items():
+    for number, indices in results.items():
         operator = wanted[number]
         if operator.name == FORWARD and len(indices) > 1:
             query, kernel = operator.inputs[0], kernel_for(operator.inputs, machine, masks_from=3)

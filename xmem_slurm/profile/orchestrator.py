@@ -141,7 +141,7 @@ def _trace(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Trace:
         else:
             events += [Event(Op.FREE_REQUESTED, number), Event(Op.FREE_COMPLETED, number)]
     return Trace(
-        **{each.name: getattr(analysis.recording, each.name) for each in fields(Process)},
+        **{field.name: getattr(analysis.recording, field.name) for field in fields(Process)},
         allocations=[Allocation(block.size, 0, block.category) for block in blocks],
         events=events,
         marks=_marks(analysis, blocks),
@@ -157,7 +157,7 @@ def _marks(analysis: Analysis, blocks: Sequence[CpuBlock]) -> list[Mark]:
     births = [block.born for block in blocks]
     return [
         Mark(kind, bisect_left(births, place))
-        for kind, place in sorted(places, key=lambda each: each[1])
+        for kind, place in sorted(places, key=lambda mark: mark[1])
     ]
 
 
@@ -170,12 +170,12 @@ def _doubts(analysis: Analysis) -> list[Noted]:
         *recording.made_up,
     ]
     doubts += recording.library_doubts or ()
-    for doubt, what, names in (
+    for doubt, detail, names in (
         _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN)
     ):
         count = sum(1 for _ in analysis.operators(*names))
         if count:
-            doubts.append(Noted(doubt, what, count))
+            doubts.append(Noted(doubt, detail, count))
     return doubts
 
 

@@ -27,23 +27,29 @@ def in_the_gpus_order(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequenc
     wanted = dict(analysis.operators(_BATCH_NORM, _CONVOLUTION))
     results: dict[int, list[int]] = {}
     for index, block in enumerate(blocks):
-        number = next((each for each, _ in analysis.above(block.operator) if each in wanted), None)
+        number = next(
+            (operator for operator, _ in analysis.above(block.operator) if operator in wanted), None
+        )
         if number is not None and (block.freed is None or block.freed > wanted[number].last):
             results.setdefault(number, []).append(index)
     changed = list(blocks)
-    for number, made in results.items():
+    for number, indices in results.items():
         for index, place in zip(
-            _order(wanted[number], made), [blocks[each].born for each in made], strict=True
+            _order(wanted[number], indices),
+            [blocks[result].born for result in indices],
+            strict=True,
         ):
             changed[index] = replace(changed[index], born=place)
     return changed
 
 
-def _order(operator: Operator, made: list[int]) -> list[int]:
+def _order(operator: Operator, indices: list[int]) -> list[int]:
     """Return an operator's results, given in the CPU's order, in the GPU's."""
     if operator.name == _BATCH_NORM:
-        return [*made[-1:], *made[:-1]]
-    return [made[1], made[0], *made[2:]] if len(made) > 1 and _is_depthwise(operator) else made
+        return [*indices[-1:], *indices[:-1]]
+    if len(indices) > 1 and _is_depthwise(operator):
+        return [indices[1], indices[0], *indices[2:]]
+    return indices
 
 
 def _is_depthwise(operator: Operator) -> bool:

@@ -61,10 +61,10 @@ def staging_bytes(summed: Tensor, result_bytes: int, gpu: ShownGpu) -> tuple[int
         return 0, 0
     rows = prod(summed.shape) // columns
     at_once = next(count for count in (4, 2, 1) if columns % count == 0)
-    most = _MAX_THREADS // at_once
-    wide = min(_last_power_of_2(columns // at_once, most), _WARP)
-    high = min(_last_power_of_2(rows, most), most // wide)
-    wide = min(_last_power_of_2(columns // at_once, most), most // high)
+    limit = _MAX_THREADS // at_once
+    wide = min(_last_power_of_2(columns // at_once, limit), _WARP)
+    high = min(_last_power_of_2(rows, limit), limit // wide)
+    wide = min(_last_power_of_2(columns // at_once, limit), limit // high)
     if rows < high * _MIN_VALUES and rows < _MAX_VALUES:
         return 0, 0
     values = ceil(rows / high)
@@ -78,8 +78,8 @@ def staging_bytes(summed: Tensor, result_bytes: int, gpu: ShownGpu) -> tuple[int
     return _ACCUMULATOR_BYTES * columns * sharing * wide * at_once, _SEMAPHORE_BYTES * grid
 
 
-def _last_power_of_2(count: int, most: int) -> int:
-    return most if count >= most else 1 << max(0, count.bit_length() - 1)
+def _last_power_of_2(count: int, limit: int) -> int:
+    return limit if count >= limit else 1 << max(0, count.bit_length() - 1)
 
 
 def _threads_of(gpu: ShownGpu) -> int:

@@ -31,16 +31,18 @@ def matrix_products(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[
     size = _cublas_workspace(analysis.recording.gpu.capability, release)
     keeps, keeps_lt = release < (2, 15), (2, 9) <= release < (2, 15)
     added: list[CpuBlock] = []
-    seen: set[tuple[bool, bool]] = set()
+    with_workspace: set[tuple[bool, bool]] = set()
     for number, row, place in _on_device(analysis, blocks, _PRODUCTS):
         backward = analysis.phase_of(number) is StepPhase.BACKWARD
         with_bias = _is_biased_product(row)
-        if not (with_bias and release >= (2, 15)) and (not keeps or (backward, False) not in seen):
+        if not (with_bias and release >= (2, 15)) and (
+            not keeps or (backward, False) not in with_workspace
+        ):
             added.append(_workspace(size, place, None if keeps else 0.2))
-            seen.add((backward, False))
-        if with_bias and (not keeps_lt or (backward, True) not in seen):
+            with_workspace.add((backward, False))
+        if with_bias and (not keeps_lt or (backward, True) not in with_workspace):
             added.append(_workspace(CUBLASLT_WORKSPACE, place + 0.3, None if keeps_lt else 0.2))
-            seen.add((backward, True))
+            with_workspace.add((backward, True))
     return [*blocks, *added]
 
 
@@ -98,7 +100,9 @@ def convolutions(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[Cpu
     kept: list[CpuBlock] = []
     results: dict[int, list[float]] = {}
     for block in blocks:
-        number = next((each for each, _ in analysis.above(block.operator) if each in wanted), None)
+        number = next(
+            (operator for operator, _ in analysis.above(block.operator) if operator in wanted), None
+        )
         if number is None:
             kept.append(block)
         elif block.freed is None or block.freed > wanted[number].last:
@@ -119,9 +123,9 @@ def _on_device(
     """Yield (row's number, operator, place just after its first block on the GPU) of each such
     operator with one.
     """
-    made: dict[int, tuple[int, Operator, float]] = {}
+    first_blocks: dict[int, tuple[int, Operator, float]] = {}
     for block in blocks:
         for number, row in analysis.above(block.operator):
             if row.name in names:
-                made.setdefault(number, (number, row, block.born + 0.25))
-    yield from sorted(made.values())
+                first_blocks.setdefault(number, (number, row, block.born + 0.25))
+    yield from sorted(first_blocks.values())
