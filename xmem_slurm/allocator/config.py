@@ -68,9 +68,9 @@ def parse(text: str, torch_version: str) -> Settings:
     while not tokens.at_end:
         key = tokens.take()
         if key not in rules.keys:
-            known = ", ".join(sorted(rules.keys))
+            keys = ", ".join(sorted(rules.keys))
             raise UsageError(
-                f"PYTORCH_CUDA_ALLOC_CONF: torch {torch_version} has no key '{key}'; it has {known}"
+                f"PYTORCH_CUDA_ALLOC_CONF: torch {torch_version} has no key '{key}'; it has {keys}"
             )
         tokens.expect(":")
         settings = replace(settings, **_read(key, settings, tokens))
@@ -120,9 +120,9 @@ class _Tokens:
         """Yield, for every time that a key is given, the tokens from its value on."""
         for at in range(len(self._tokens) - 1):
             if self._tokens[at] == key and self._tokens[at + 1] == ":":
-                rest = _Tokens(self.text)
-                rest._at = at + 2
-                yield rest
+                value_tokens = _Tokens(self.text)
+                value_tokens._at = at + 2
+                yield value_tokens
 
     def number(self, key: str, accept: Callable[[float], bool], wanted: str) -> float:
         """Take a number that `accept` accepts; `wanted` says which those are."""
@@ -135,11 +135,11 @@ class _Tokens:
             raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {wanted}, not '{token}'")
         return value
 
-    def one_of(self, key: str, one: str, other: str) -> str:
+    def one_of(self, key: str, one: str, alternative: str) -> str:
         token = self.take()
-        if token not in {one, other}:
+        if token not in {one, alternative}:
             raise UsageError(
-                f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {one} or {other}, not '{token}'"
+                f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {one} or {alternative}, not '{token}'"
             )
         return token
 
@@ -173,11 +173,15 @@ def _read(key: str, settings: Settings, tokens: _Tokens) -> Mapping[str, Any]:
 
 def _limit(key: str, settings: Settings, tokens: _Tokens) -> int:
     """Read a number of megabytes that the large segment bounds from below; return bytes."""
-    least = settings.large_segment_size // MIB + (
+    minimum = settings.large_segment_size // MIB + (
         0 if settings.release.limits_may_equal_segment else 1
     )
     return (
-        int(tokens.number(key, lambda mb: mb >= least, f"at least {least}, by the large segment"))
+        int(
+            tokens.number(
+                key, lambda mb: mb >= minimum, f"at least {minimum}, by the large segment"
+            )
+        )
         * MIB
     )
 

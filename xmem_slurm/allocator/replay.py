@@ -171,13 +171,13 @@ def _step_ends(trace: Trace) -> list[int]:
 
 def _repeated(trace: Trace, ends: Sequence[int]) -> set[int]:
     """Return which steps ask for the same sizes as an earlier one, in the same order."""
-    seen: set[int] = set()
+    step_sizes: set[int] = set()
     repeated: set[int] = set()
     for step, (start, end) in enumerate(pairwise([0, *ends, len(trace.allocations)])):
         sizes = hash(tuple([allocation.size for allocation in trace.allocations[start:end]]))
-        if end > start and sizes in seen:
+        if end > start and sizes in step_sizes:
             repeated.add(step)
-        seen.add(sizes)
+        step_sizes.add(sizes)
     return repeated
 
 
@@ -216,32 +216,29 @@ class Run:
         if one did.
         """
         events = self.trace.events if last is None else self.trace.events[: last + 1]
-        done = 0
+        replayed = 0
         for repeat in self.trace.repeats:
             if repeat.end > len(events):
                 break
-            failed = self._replay(events[done : repeat.end])
-            done = repeat.end
+            failed = self._replay(events[replayed : repeat.end])
+            replayed = repeat.end
             if failed is None:
                 failed = self._repeat(repeat)
             if failed is not None:
                 return failed
-        return self._replay(events[done:])
+        return self._replay(events[replayed:])
 
     def _replay(self, events: Sequence[Event]) -> int | None:
         """Replay these events; return the allocation that failed, if one did."""
         allocator, blocks, block_sizes = self.allocator, self.blocks, self.block_sizes
         malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
         # Plain integers: the members of an IntEnum are slow to look up and compare.
-        served, asked_back, given_back = (
-            int(Op.ALLOC),
-            int(Op.FREE_REQUESTED),
-            int(Op.FREE_COMPLETED),
-        )
+        alloc, free_requested = int(Op.ALLOC), int(Op.FREE_REQUESTED)
+        free_completed = int(Op.FREE_COMPLETED)
         deferred, bounds = self._deferred, self.bounds
         requested = -1
         for op, number in events:
-            if op == given_back:
+            if op == free_completed:
                 if number == requested:
                     free(blocks[number])
                     requested = -1
@@ -251,14 +248,14 @@ class Run:
             if requested >= 0:
                 self._defer(requested)
                 requested = -1
-            if op == served:
+            if op == alloc:
                 size, stream, _ = allocations[number]
                 block = malloc(bounds.get(size, size), stream) or self._as_seen(size, stream)
                 if block is None:
                     return number
                 blocks[number] = block
                 block_sizes[number] = block.size
-            elif op == asked_back:
+            elif op == free_requested:
                 requested = number
             else:
                 allocator.empty_cache()
@@ -279,24 +276,25 @@ class Run:
         pairs = _handed_on(trace, events)
         if pairs is None:
             return None
-        made = [number for op, number in events if op == Op.ALLOC]
+        allocated = [number for op, number in events if op == Op.ALLOC]
         served, noted = allocator.allocations, len(history or ())
         met: dict[int, int] = {}
         short: list[bool] = []
         failed = None
         while failed is None and len(short) < min(repeat.times, MOST_REPEATS):
-            for old, left in pairs:
-                self.blocks[old] = self.blocks[left]
-                if left in self._deferred:
-                    self._deferred[old] = self._deferred.pop(left)
-            allocator.allocations = served - len(
-                made
-            )  # the moments of a repeated step are those of the one in the trace
+            for old, new in pairs:
+                self.blocks[old] = self.blocks[new]
+                if new in self._deferred:
+                    self._deferred[old] = self._deferred.pop(new)
+            # The moments of a repeated step are those of the one in the trace.
+            allocator.allocations = served - len(allocated)
             before = len(allocator.short_at)
             failed = self._replay(events)
             short.append(len(allocator.short_at) > before)
             del allocator.short_at[before:]
-            places = hash((allocator.reserved_bytes, *[self.blocks[number].ptr for number in made]))
+            places = hash(
+                (allocator.reserved_bytes, *[self.blocks[number].ptr for number in allocated])
+            )
             if places in met:
                 break
             met[places] = len(short)
@@ -344,19 +342,19 @@ def _handed_on(trace: Trace, events: Sequence[Event]) -> list[tuple[int, int]] |
     Of two that are alike the one that was allocated first stands for the first. What still waits
     for another stream is alike only to what waits, too.
     """
-    made = {number for op, number in events if op == Op.ALLOC}
+    allocated = {number for op, number in events if op == Op.ALLOC}
     requested = {number for op, number in events if op == Op.FREE_REQUESTED}
     freed = {number for op, number in events if op == Op.FREE_COMPLETED}
-    if requested - freed - made:
+    if requested - freed - allocated:
         return None
     allocations = trace.allocations
     old = sorted(
-        (*allocations[number][:2], number not in requested, number) for number in freed - made
+        (*allocations[number][:2], number not in requested, number) for number in freed - allocated
     )
-    left = sorted(
-        (*allocations[number][:2], number in requested, number) for number in made - freed
+    kept = sorted(
+        (*allocations[number][:2], number in requested, number) for number in allocated - freed
     )
-    alike = [each[:3] for each in old] == [each[:3] for each in left]
-    return (
-        [(before[3], after[3]) for before, after in zip(old, left, strict=True)] if alike else None
-    )
+    alike = [row[:3] for row in old] == [row[:3] for row in kept]
+    if not alike:
+        return None
+    return [(before[3], after[3]) for before, after in zip(old, kept, strict=True)]
