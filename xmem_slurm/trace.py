@@ -472,10 +472,10 @@ class Trace(Process):
         """Whether the run came to its end, or to where it only repeats itself."""
         return not self.growing and self.failure is None
 
-    def beside(self, other: "Trace") -> bool:
+    def beside(self, trace: "Trace") -> bool:
         """Whether the two processes were on one GPU at once. What was not noted was not."""
-        at_once = max(self.lived[0], other.lived[0]) < min(self.lived[1], other.lived[1])
-        return at_once and (self.component, self.place) == (other.component, other.place)
+        at_once = max(self.lived[0], trace.lived[0]) < min(self.lived[1], trace.lived[1])
+        return at_once and (self.component, self.place) == (trace.component, trace.place)
 
     @property
     def growing(self) -> bool:

@@ -97,9 +97,9 @@ def failure(error: str) -> ScriptFailure:
 def process_fields(file: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
     """Return the fields of a `Process` from a file."""
     same = {
-        each.name: getattr(file, each.name)
-        for each in fields(Process)
-        if each.name not in ("failure", "gpu")
+        field.name: getattr(file, field.name)
+        for field in fields(Process)
+        if field.name not in ("failure", "gpu")
     }
     failed = None if file.error is None else failure(file.error)
     return same | {"failure": failed, "gpu": ShownGpu(**dict(file.gpu))}
@@ -107,7 +107,7 @@ def process_fields(file: trace_schema.TraceFile | trace_schema.ProfileFile) -> d
 
 def noted(rows: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
     """Return the doubts of a file."""
-    return [Noted(each.code, each.detail, each.count, each.share) for each in rows]
+    return [Noted(row.code, row.detail, row.count, row.share) for row in rows]
 
 
 def _from_file(raw: trace_schema.TraceFile) -> Trace:
@@ -145,7 +145,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
         bounds=dict(raw.bounds),
-        seen=_seen(raw.seen),
+        seen=_parse_seen(raw.seen),
         counts=_counts(raw.work),
         sites=sites,
         callers=callers,
@@ -153,10 +153,10 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
     )
 
 
-def _seen(raw: Any) -> Seen | None:
+def _parse_seen(raw: Any) -> Seen | None:
     if raw is None:
         return None
-    return Seen(**{**dict(raw), "phases": [Phase(**dict(each)) for each in raw.phases]})
+    return Seen(**{**dict(raw), "phases": [Phase(**dict(phase)) for phase in raw.phases]})
 
 
 def _counts(raw: Any) -> StepCounts | None:
@@ -250,7 +250,7 @@ def _resolve_tags(
     pending = sorted(tags, key=lambda tag: tag.allocations)[::-1]
     live: dict[int, int] = {}
     moving: deque[int] = deque()
-    made = 0
+    count = 0
 
     def settle(until: int | None) -> None:
         while pending and (until is None or pending[-1].allocations < until):
@@ -263,9 +263,9 @@ def _resolve_tags(
 
     for action, address, _, _ in history:
         if action == "alloc":
-            settle(made + 1)
-            live[address] = made
-            made += 1
+            settle(count + 1)
+            live[address] = count
+            count += 1
         elif action in ("moved_from", "moved_to"):
             _move(action, address, live, moving)
     settle(None)
@@ -282,7 +282,7 @@ def _sites(
     made_at = raw.of
     if not made_at:
         return [], [], []
-    sites = [Origin(*each) for each in raw.found]
+    sites = [Origin(*site) for site in raw.found]
     callers = raw.called_from or [0] * len(sites)
     if len(made_at) != count or max(made_at) >= len(sites):
         raise ValueError("it has other sites than allocations")
