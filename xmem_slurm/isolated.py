@@ -28,9 +28,9 @@ def _places() -> list[str]:
     by itself.
     """
     look = "import xmem_slurm; print(xmem_slurm.__file__)"
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-I", "-c", look], cwd="/", capture_output=True, text=True, check=False
     )
-    if found.stdout.strip() == str(Path(__file__).with_name("__init__.py")):
+    if completed.stdout.strip() == str(Path(__file__).with_name("__init__.py")):
         return []
     return [entry for entry in sys.path if entry.startswith("/")]

@@ -27,11 +27,11 @@ def tree(name: str) -> Path:
     return inside if inside.is_dir() else _CHECKOUT / name
 
 
-def template_places(part: str = "", own: Path | None = None) -> list[Path]:
+def template_places(part: str = "", site_folder: Path | None = None) -> list[Path]:
     """Return the folders in which a part's templates are looked for (`hooks`, `lab`, ...), a site's
     own first.
     """
-    folders = [own, SITE_TEMPLATES, tree("templates")]
+    folders = [site_folder, SITE_TEMPLATES, tree("templates")]
     return [folder / part for folder in folders if folder is not None]
 
 

@@ -27,5 +27,5 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 def listed(numbers: Iterable[int]) -> str:
     """Write numbers as people list them: `1, 2 and 8`."""
-    *others, last = (f"{number:,}" for number in numbers)
-    return f"{', '.join(others)} and {last}" if others else last
+    *before_last, last = (f"{number:,}" for number in numbers)
+    return f"{', '.join(before_last)} and {last}" if before_last else last

@@ -35,11 +35,11 @@ DAMAGE = (
 class Allowance:
     """What all files of one dry run may have together, unpacked, in bytes."""
 
-    def __init__(self, left: int = 2 * MOST_BYTES) -> None:
-        self.left = left
+    def __init__(self, bytes_left: int = 2 * MOST_BYTES) -> None:
+        self.bytes_left = bytes_left
 
 
-def read(path: Path, most: int = MOST_BYTES) -> bytes:
+def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return what is in a regular file of our own that is no link.
 
     Raises:
@@ -51,9 +51,9 @@ def read(path: Path, most: int = MOST_BYTES) -> bytes:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
             raise ValueError("no file of ours")
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"larger than {most} bytes")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"larger than {most_bytes} bytes")
     return content
 
 
@@ -62,12 +62,12 @@ def read_json(path: Path, allowance: Allowance) -> Any:
 
     Raises one of DAMAGE.
     """
-    most = min(MOST_BYTES, allowance.left)
-    with gzip.GzipFile(fileobj=io.BytesIO(read(path, most))) as file:
-        text = file.read(most + 1)
-    allowance.left -= len(text)
-    if len(text) > most:
-        raise ValueError(f"larger than {most} bytes when unpacked")
+    most_bytes = min(MOST_BYTES, allowance.bytes_left)
+    with gzip.GzipFile(fileobj=io.BytesIO(read(path, most_bytes))) as file:
+        text = file.read(most_bytes + 1)
+    allowance.bytes_left -= len(text)
+    if len(text) > most_bytes:
+        raise ValueError(f"larger than {most_bytes} bytes when unpacked")
     if text.count(b"[") + text.count(b"{") > MOST_VALUES:
         raise ValueError("too many lists in it")
     return json.loads(text, parse_constant=_refuse)
@@ -84,6 +84,10 @@ def plain(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text
-    )
+    return "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "\ufffd"

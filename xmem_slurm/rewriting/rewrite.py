@@ -166,5 +166,7 @@ def _render(script: Script, record: str, templates: Path | None) -> bytes:
         part.decode(errors="surrogateescape") for part in (script.data[:end], script.data[end:])
     )
     values = {"head": head, "record": record, "body": body}
-    rendered = resources.render(resources.template_places(own=templates), "batch.sh.j2", values)
+    rendered = resources.render(
+        resources.template_places(site_folder=templates), "batch.sh.j2", values
+    )
     return rendered.encode(errors="surrogateescape")

@@ -222,7 +222,7 @@ def basis_of(
         *places.site_places(),
         *margins,
     }
-    facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
+    facts |= {place / "batch.sh.j2" for place in resources.template_places(site_folder=templates)}
     return [*map(evidence.as_it_is, facts), *named]
 
 
