@@ -75,8 +75,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from xmem_slurm.checked import Checked, Count, Seconds, Text
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.work import StepCounts
 
@@ -233,8 +234,12 @@ class Noted:
 class Phase(NamedTuple):
     """A step, counted from 1, that was not like those before it, and how so."""
 
-    step: int
-    what: str
+    step: Count
+    what: Text
+
+
+_Part = tuple[Count, Count | None]
+"""How many, of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,18 +252,18 @@ class Seen:
     many that were cut short, too), None where there was none.
     """
 
-    steps: int
+    steps: Count
     end: bool = False
-    evaluation: tuple[int, int | None] | None = None
-    batches: tuple[int, int | None] | None = None
-    epochs: tuple[int, int | None] | None = None
-    checkpoints: int = 0
+    evaluation: _Part | None = None
+    batches: _Part | None = None
+    epochs: _Part | None = None
+    checkpoints: Count = 0
     phases: Sequence[Phase] = ()
     """Steps that differed from those before them, the first of them."""
-    whole_until: int | None = None
+    whole_until: Count | None = None
     """How many of the trace's allocations come before the first step that is left out; None: none
     is."""
-    skipped: int = 0
+    skipped: Count = 0
     """Calls of models that were not run, as they looked like earlier ones: torch itself allocated
     nothing for them."""
 
@@ -276,20 +281,20 @@ class Training(NamedTuple):
     the batch of one process as its DataLoaders give it, whoever trains.
     """
 
-    by: str = ""
-    method: str = ""
-    micro_batch: int = 0
-    accumulation: int = 0
+    by: Text = ""
+    method: Text = ""
+    micro_batch: Count = 0
+    accumulation: Count = 0
     checkpointing: bool = False
     offloaded: bool = False
-    precision: str = ""
-    shards: int = 0
+    precision: Text = ""
+    shards: Count = 0
     own_batches: bool = False
-    tensor: int = 1
+    tensor: Count = 1
     has_options: bool = False
     can_checkpoint: bool = False
     has_deepspeed: bool = False
-    drawn: int = 0
+    drawn: Count = 0
 
 
 class File(NamedTuple):
@@ -324,10 +329,10 @@ class Repeat(NamedTuple):
 class ShownGpu:
     """The GPU that the process was shown."""
 
-    name: str
-    capability: str
-    multiprocessors: int
-    total_bytes: int
+    name: Text
+    capability: Annotated[str, Checked(pattern=r"^\d{1,2}\.\d{1,2}$")]
+    multiprocessors: Count
+    total_bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,22 +354,24 @@ class ScriptFailure:
         return self.offline or self.type in _OF_NO_GPU
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The process that was watched, by either engine; the fields are those of the file."""
+    """The process that was watched, by either engine; the fields are those of the file, but for
+    `failure`, which is read from its `error`.
+    """
 
-    argv: Sequence[str]
-    rank: int
-    world_size: int
-    component: int
-    nodes: int
-    state: str
+    argv: Sequence[Text]
+    rank: Count
+    world_size: Count
+    component: Count = 0
+    nodes: Count = 1
+    state: Text
     failure: ScriptFailure | None
-    torch_version: str
-    cuda_version: str | None
-    allocator_settings: str
+    torch_version: Text
+    cuda_version: Text | None
+    allocator_settings: Text
     gpu: ShownGpu
-    python: str = field(default="", kw_only=True)
+    python: Text = ""
     """The path of the Python that ran it; "" where that is not known."""
 
     @property
@@ -373,38 +380,48 @@ class Process:
         return None if self.failure is None else self.failure.words
 
 
-@dataclass(frozen=True, slots=True)
-class Trace(Process):
-    """One GPU process. `recorded` holds torch's own peaks, against which a replay can be
-    checked.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFigures(Process):
+    """What a trace has as it is in its file: who adds one declares it here, and the probe writes
+    it under the same name.
+
+    `recorded` holds torch's own peaks, against which a replay can be checked.
     """
+
+    recorded: Mapping[Text, Count]
+    between_resets: Sequence[Mapping[Text, Count]] = field(default_factory=list)
+    """What torch would have said its peaks were whenever the script had it forget them, and at the
+    end."""
+    place: Text = ""
+    lived: tuple[Seconds, Seconds] = (0.0, 0.0)
+    peers: Sequence[Count] = field(default_factory=list)
+    """Ranks that may need another amount of memory than this one."""
+    changed: Text = ""
+    """What of the job was changed for advice; empty where it ran as it is."""
+    training: Training = Training()  # noqa: RUF009 - a tuple
+    mallocs_before_launch: Count | None = None
+    """How often memory was taken from the device before any kernel was launched; None: not
+    known."""
+    host_bytes: Count = 0
+    """Host memory of no file, with that of its data loaders' workers, the most that was found."""
+    seen: Seen | None = None
+    arch_list: Sequence[Text] = field(default_factory=list)
+    """What the job's torch has kernels for (`kernels`); empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace(TraceFigures):
+    """One GPU process, with numbers for its allocations."""
 
     allocations: Sequence[Allocation]
     events: Sequence[Event]
     marks: Sequence[Mark]
     doubts: Sequence[Noted]
-    recorded: dict[str, int]
-    between_resets: Sequence[dict[str, int]] = ()
-    """What torch would have said its peaks were whenever the script had it forget them, and at the
-    end."""
-    place: str = ""
-    lived: tuple[float, float] = (0.0, 0.0)
     files: Sequence[File] = ()
     """What the Pythons of the whole dry run met (`read_files`); empty where that was not noted."""
-    peers: Sequence[int] = ()
-    """Ranks that may need another amount of memory than this one."""
     array_task: int | None = None
     """Which task of an array it is of, where some need other amounts than others
     (`sizing.dry_runs`); in no file."""
-    changed: str = ""
-    """What of the job was changed for advice; empty where it ran as it is."""
-    training: Training = Training()  # noqa: RUF009 - a tuple
-    mallocs_before_launch: int | None = None
-    """How often memory was taken from the device before any kernel was launched; None: not
-    known."""
-    host_bytes: int = 0
-    """Host memory of no file, with that of its data loaders' workers, the most that was found."""
-    seen: Seen | None = None
     sites: Sequence[Origin] = ()
     callers: Sequence[int] = ()
     """The number of the site that called each; 0: none."""
@@ -414,8 +431,6 @@ class Trace(Process):
     """What one optimizer step did; None where no two were seen, or nobody counted."""
     repeats: Sequence[Repeat] = ()
     """Where steps are left out that were like the one before, in order."""
-    arch_list: Sequence[str] = ()
-    """What the job's torch has kernels for (`kernels`); empty where that is not known."""
     bounds: Mapping[int, int] = field(default_factory=dict)
     """For requests of these bytes, the bytes that they may be of on the GPU: what a library chooses
     there."""

@@ -9,13 +9,14 @@ import os
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from xmem_slurm import trace_schema, untrusted
+from xmem_slurm.checked import Text
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.trace import (
     SCHEMA_VERSION,
@@ -27,17 +28,15 @@ from xmem_slurm.trace import (
     Noted,
     Op,
     Origin,
-    Phase,
     Process,
     Repeat,
     ScriptFailure,
-    Seen,
-    ShownGpu,
     Trace,
-    Training,
+    TraceFigures,
 )
 from xmem_slurm.work import CountedRow, StepCounts
 
+_Error: Any = Text | None
 _Entry = tuple[str, int, int, int]
 """(action, address, size, stream) of torch's memory history."""
 
@@ -53,7 +52,7 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Trace:
         raw = untrusted.read_json(path, allowance or untrusted.Allowance())
         if raw["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
-        return _from_file(trace_schema.checked(raw, trace_schema.TraceFile))
+        return _from_file(raw)
     except untrusted.DAMAGE as error:
         raise NoEstimate(f"{path}: not a trace: {error}") from error
 
@@ -94,15 +93,12 @@ def failure(error: str) -> ScriptFailure:
     return ScriptFailure(error, of_type[0] if of_type is not None else "", error.endswith(_OFFLINE))
 
 
-def process_fields(file: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
-    """Return the fields of a `Process` from a file."""
-    same = {
-        field.name: getattr(file, field.name)
-        for field in fields(Process)
-        if field.name not in ("failure", "gpu")
-    }
-    failed = None if file.error is None else failure(file.error)
-    return same | {"failure": failed, "gpu": ShownGpu(**dict(file.gpu))}
+def fields_of(raw: Mapping[str, Any], form: type[Process]) -> dict[str, Any]:
+    """Return the fields of a file that are what they are, checked, by name."""
+    error = trace_schema.checked(raw["error"], _Error)
+    failed = None if error is None else failure(error)
+    process = trace_schema.checked({**raw, "failure": failed}, form)
+    return {field.name: getattr(process, field.name) for field in fields(form)}
 
 
 def noted(rows: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
@@ -110,8 +106,9 @@ def noted(rows: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
     return [Noted(row.code, row.detail, row.count, row.share) for row in rows]
 
 
-def _from_file(raw: trace_schema.TraceFile) -> Trace:
-    """Give what was checked its meaning: numbers for addresses, categories, origins."""
+def _from_file(whole: Mapping[str, Any]) -> Trace:
+    """Check it, and give it its meaning: numbers for addresses, categories, origins."""
+    raw = trace_schema.checked(whole, trace_schema.TraceFile)
     columns = raw.events
     history = list(zip(columns.action, columns.address, columns.size, columns.stream, strict=True))
     requests, events, freed_at, begun = _number(history)
@@ -124,39 +121,19 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         for number, (size, stream) in enumerate(requests)
     ]
     sites, callers, made_at = _sites(raw.sites, len(requests), names)
-    same = (
-        "recorded",
-        "between_resets",
-        "place",
-        "lived",
-        "peers",
-        "changed",
-        "arch_list",
-        "host_bytes",
-    )
     return Trace(
-        **process_fields(raw),
-        **{name: getattr(raw, name) for name in same},
-        mallocs_before_launch=raw.mallocs_before_launch,
+        **fields_of(whole, TraceFigures),
         allocations=allocations,
         events=events,
         repeats=_repeats(history, begun),
         marks=marks,
-        training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
         bounds=dict(raw.bounds),
-        seen=_parse_seen(raw.seen),
         counts=_counts(raw.work),
         sites=sites,
         callers=callers,
         made_at=made_at,
     )
-
-
-def _parse_seen(raw: Any) -> Seen | None:
-    if raw is None:
-        return None
-    return Seen(**{**dict(raw), "phases": [Phase(**dict(phase)) for phase in raw.phases]})
 
 
 def _counts(raw: Any) -> StepCounts | None:

@@ -2,33 +2,19 @@
 
 The meaning of the names is told in `trace` and in `profile.recording`, for whom these are checked:
 that numbers are numbers and in a range that memory has, and that text has nothing in it that a
-terminal obeys.
+terminal obeys. What `trace` declares as it is in the file has its form there; here is the rest.
 """
 
+import functools
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, FailFast, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, FailFast, Field, TypeAdapter, ValidationError
 
+from xmem_slurm.checked import Address, Count, Large, Row, Seconds, Size, Text, plain
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.untrusted import plain
 
-_MOST = 1 << 50
-"""A pebibyte; also more steps, lines and ranks than there are."""
-
-Text = Annotated[
-    str,
-    Field(max_length=100_000),
-    BeforeValidator(lambda value: plain(value) if isinstance(value, str) else value),
-]
-Count = Annotated[int, Field(ge=0, le=_MOST)]
-Large = Annotated[int, Field(ge=0, lt=1 << 63)]
-Size = Annotated[int, Field(ge=-_MOST, le=_MOST)]
-Address = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Counts = Annotated[list[Count], FailFast()]
 Addresses = Annotated[list[Address], FailFast()]
-Row = Annotated[int, Field(ge=-1, le=_MOST)]
-Pair = tuple[Count, Count | None]
 Known = Annotated[Doubt, BeforeValidator(Doubt.of)]
 
 
@@ -37,28 +23,6 @@ class DoubtForm(BaseModel):  # noqa: D101 - as told above
     detail: Text
     count: Count
     share: Annotated[float, Field(ge=0, le=1e6)] | None = None
-
-
-class _GpuForm(BaseModel):
-    name: Text
-    capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}$")]
-    multiprocessors: Count
-    total_bytes: Count
-
-
-class _ProcessForm(BaseModel):
-    state: Text
-    error: Text | None
-    argv: list[Text]
-    python: Text = ""
-    rank: Count
-    world_size: Count
-    component: Count = 0
-    nodes: Count = 1
-    torch_version: Text
-    cuda_version: Text | None
-    allocator_settings: Text
-    gpu: _GpuForm
 
 
 class _EventsForm(BaseModel):
@@ -86,67 +50,22 @@ class _SitesForm(BaseModel):
     of: Counts = []
 
 
-class _PhaseForm(BaseModel):
-    step: Count
-    what: Text
-
-
-class _SeenForm(BaseModel):
-    steps: Count
-    end: bool
-    evaluation: Pair | None
-    batches: Pair | None
-    epochs: Pair | None = None  # traces of earlier versions have none
-    checkpoints: Count
-    phases: list[_PhaseForm]
-    whole_until: Count | None
-    skipped: Count = 0
-
-
-class _TrainingForm(BaseModel):
-    by: Text = ""
-    method: Text = ""
-    micro_batch: Count = 0
-    accumulation: Count = 0
-    checkpointing: bool = False
-    offloaded: bool = False
-    precision: Text = ""
-    shards: Count = 0
-    own_batches: bool = False
-    tensor: Count = 1
-    has_options: bool = False
-    can_checkpoint: bool = False
-    has_deepspeed: bool = False
-    drawn: Count = 0
-
-
 class _WorkForm(BaseModel):
     launches: Count
     backwards: Count
     rows: list[tuple[Text, Text, Large, Large, Large, Large, Count]] = []
 
 
-class TraceFile(_ProcessForm):
-    """The file of a trace."""
+class TraceFile(BaseModel):
+    """Of the file of a trace, what is given its meaning by `trace_file`."""
 
     events: _EventsForm
     marks: list[_MarkForm]
     tags: list[_TagForm]
     doubts: list[DoubtForm]
     bounds: list[tuple[Count, Count]] = []
-    recorded: dict[Text, Count]
-    between_resets: list[dict[Text, Count]] = []
-    seen: _SeenForm | None = None
-    place: Text = ""
-    lived: tuple[Seconds, Seconds] = (0.0, 0.0)
-    peers: Counts = []
     work: _WorkForm | None = None
-    changed: Text = ""
-    training: _TrainingForm = _TrainingForm()
-    host_bytes: Count = 0
-    mallocs_before_launch: Count | None = None
     sites: _SitesForm = _SitesForm()
-    arch_list: list[Text] = []
 
 
 _Tensor = tuple[Address, list[Count], Text]
@@ -162,8 +81,8 @@ class _TagOfScopeForm(BaseModel):
     addresses: Addresses
 
 
-class ProfileFile(_ProcessForm):
-    """The file of a profile."""
+class ProfileFile(BaseModel):
+    """Of the file of a profile, what `profile.recording` gives its meaning."""
 
     rows: Annotated[list[_Memory | _Operator], FailFast()]
     tags: list[_TagOfScopeForm]
@@ -173,19 +92,24 @@ class ProfileFile(_ProcessForm):
     made_up: list[DoubtForm] | None = None
 
 
-_File = TypeVar("_File", bound=BaseModel)
+_Form = TypeVar("_Form")
 
 
-def checked(raw: Any, form: type[_File]) -> _File:
-    """Return what was read as a file of this form.
+def checked(raw: Any, form: type[_Form]) -> _Form:
+    """Return what was read as a value of this form: a model, a dataclass, a type of `untrusted`.
 
     Raises:
         ValueError: it is none; says where, in words of ours.
     """
     try:
-        return form.model_validate(raw)
+        return _adapter(form).validate_python(raw)  # type: ignore[no-any-return,arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(
             plain(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg'][:100]}")
         ) from None
+
+
+@functools.cache
+def _adapter(form: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(form)

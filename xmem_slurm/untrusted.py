@@ -1,7 +1,7 @@
-"""How is a file read that a job may have written, and how is its text shown?
+"""How is a file read that a job may have written?
 
 With bounds: it may be a FIFO, a link, a gigabyte of zeros in a kilobyte of gzip, or such JSON as
-nobody writes. What may stand in the file of a trace is said by `trace_schema`.
+nobody writes. What may stand in the file of a trace is said by `trace` and `trace_schema`.
 """
 
 import gzip
@@ -75,19 +75,3 @@ def read_json(path: Path, allowance: Allowance) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} in it")
-
-
-def plain(text: str) -> str:
-    """Return the text without what a terminal would obey, or show in another order: one line of it.
-
-    Not only control characters: also marks of direction, other line ends, and halves of characters.
-    """
-    if text.isprintable():
-        return text
-    return "".join(map(_shown, text))
-
-
-def _shown(character: str) -> str:
-    if character.isprintable():
-        return character
-    return " " if character.isspace() else "\ufffd"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import platformdirs
 
-from xmem_slurm import trace, trace_file, untrusted
+from xmem_slurm import checked, trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, live_progress, set_up
@@ -213,7 +213,7 @@ def _went_on(python: str) -> str:
 def _lacking(traces: Path) -> str:
     """Return the path of the Python that lacked a module and had no torch yet; "" of none."""
     try:
-        return untrusted.plain(os.fsdecode(untrusted.read(traces / _LACKING, _MOST_NOTED)))
+        return checked.plain(os.fsdecode(untrusted.read(traces / _LACKING, _MOST_NOTED)))
     except untrusted.DAMAGE:
         return ""
 
@@ -275,7 +275,7 @@ def _disturbed(outcome: sandbox.Outcome) -> str:
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:
-    return untrusted.plain(
+    return checked.plain(
         f"nothing could be written to {', '.join(outcome.read_only)} in the dry run"
     )
 
@@ -390,7 +390,7 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
 
 def _first_note(notes: Path) -> str | None:
     try:
-        return untrusted.plain(str(json.loads(untrusted.read(notes, MIB).partition(b"\n")[0])))[
+        return checked.plain(str(json.loads(untrusted.read(notes, MIB).partition(b"\n")[0])))[
             :_MOST_NOTED
         ]
     except FileNotFoundError:
@@ -429,5 +429,5 @@ def _last_words(outcome: sandbox.Outcome) -> str:
         (line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), ""
     )
     last = _OWN_FOLDER.sub("", last)
-    words = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
+    words = checked.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
     return words + (f" ({_read_only(outcome)})" if outcome.read_only else "")

@@ -6,7 +6,7 @@ A script goes on after such a line, with another Python perhaps, and ends well: 
 
 import re
 
-from xmem_slurm import untrusted
+from xmem_slurm import checked
 
 _FAILURES = (
     re.compile(
@@ -36,5 +36,5 @@ def failure(output: bytes) -> str:
         for pattern in _FAILURES:
             if (match := pattern.search(line)) is not None:
                 at = f"line {match['line']}: " if "line" in match.groupdict() else ""
-                return untrusted.plain(f"{at}{match['words'].strip()[:200]}")
+                return checked.plain(f"{at}{match['words'].strip()[:200]}")
     return ""

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from xmem_slurm import trace_schema, untrusted
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.trace import Noted, Process
-from xmem_slurm.trace_file import noted, process_fields
+from xmem_slurm.trace_file import fields_of, noted
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -123,7 +123,7 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
             raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
         profile = trace_schema.checked(raw, trace_schema.ProfileFile)
         return Recording(
-            **process_fields(profile),
+            **fields_of(raw, Process),
             rows=_rows(profile.rows),
             tags=[Tag(tag.category, tag.addresses) for tag in profile.tags],
             seconds=profile.seconds,

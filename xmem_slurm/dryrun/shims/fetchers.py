@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm import untrusted
+from xmem_slurm import checked, untrusted
 from xmem_slurm.dryrun.shims.workers import find
 
 
@@ -106,5 +106,5 @@ def missing(traces: Path, output: bytes = b"") -> str:
         )
     except (OSError, ValueError):
         return ""
-    sources = untrusted.plain(", ".join(dict.fromkeys(lines))[:_MOST_SAID])
+    sources = checked.plain(", ".join(dict.fromkeys(lines))[:_MOST_SAID])
     return f"; the script had asked for {sources}, and a dry run has no network"
