@@ -35,8 +35,8 @@ def test_a_call_has_its_own_blocks_and_ends_without_what_the_script_gets(
     assert [(entry.action, entry.block) for entry in found.entries if entry.action != "free_requested"] == [
         ("alloc", 0), ("alloc", 1), ("free_completed", 0), ("alloc", 2), ("alloc", 3),
     ]  # fmt: skip
-    assert [block and block.number for block in found.given] == [3, None]
-    assert [block.number for block in found.left] == [1, 2]
+    assert [block and block.number for block in found.script_blocks] == [3, None]
+    assert [block.number for block in found.remaining] == [1, 2]
     assert (found.peak, found.allocations, found.blocks) == (3 * 1024, 3, 4)
     assert {address: block.number for address, block in held.items()} == {2: 1, 1: 2}
 
@@ -44,7 +44,7 @@ def test_a_call_has_its_own_blocks_and_ends_without_what_the_script_gets(
 def test_a_gradient_where_an_activation_was_is_freed_at_the_end(events: ModuleType) -> None:
     forward, held = events.events([alloc(1), alloc(2)], {}, (), 0)
     back, _ = events.events([free(1), alloc(1), free(2)], held, (), forward.blocks, ends=True)
-    assert back.left == ()
+    assert back.remaining == ()
     assert [entry.block for entry in back.entries if entry.action == "free_completed"] == [0, 1, 2]
 
 
@@ -92,7 +92,7 @@ def test_the_journal_says_what_was_held_when_notes_were_forgotten(
     assert (journal.allocated, journal.holds(first), journal.holds(second)) == (
         2048,
         (),
-        forward.left,
+        forward.remaining,
     )
 
 
@@ -184,7 +184,7 @@ def test_plain_values_that_come_and_go_do_not_pile_up(monkeypatch: pytest.Monkey
         known.contents(each, (), (each,))[0] for each in range(3 * surroundings.MOST_REMEMBERED)
     }
     assert len(numbers) == 3 * surroundings.MOST_REMEMBERED
-    assert len(known._known) <= surroundings.MOST_REMEMBERED
+    assert len(known._contents) <= surroundings.MOST_REMEMBERED
 
 
 def test_steps_are_made_to_compare_ever_less_often_and_early_in_each_loop(
@@ -196,7 +196,7 @@ def test_steps_are_made_to_compare_ever_less_often_and_early_in_each_loop(
     for interval in range(100_000):
         checks.come_to(interval, loops=1 + interval // 50_000)
         checks.come_to(interval, loops=1 + interval // 50_000)
-        made += [interval] if checks.now else []
+        made += [interval] if checks.is_checking else []
     assert made[:4] == [9, 26, 43, 60]
     assert 50_000 in made
     assert len(made) < 60

@@ -84,7 +84,7 @@ class State:
     """What is known of one module; nothing here keeps it, or what it has, alive."""
 
     def __init__(self) -> None:
-        self.known: dict[Any, Known] = {}
+        self.behaviors: dict[Any, Known] = {}
         self.refused = 0
         self.small = False
         self.casts: int | None = None  # the region of autocast in which it was last called
@@ -256,14 +256,12 @@ class Calls:
     @contextlib.contextmanager
     def _watched(self, roots: Sequence[Any]) -> Iterator[None]:
         """Within this, the backward passes of calls that are recorded are watched."""
-        watch, recorded = (
-            None,
-            [
-                each
-                for each in self._recorded
-                if isinstance(each, RecordedCall) and each.awaits_backward
-            ],
-        )
+        watch = None
+        recorded = [
+            call
+            for call in self._recorded
+            if isinstance(call, RecordedCall) and call.awaits_backward
+        ]
         try:
             if recorded:
                 assert self._backward is not None
@@ -287,9 +285,9 @@ class Calls:
 
         @functools.wraps(clear)
         def cleared() -> Any:
-            left, self._left_casts = self._left_casts, []
+            casts, self._left_casts = self._left_casts, []
             self._casts += 1
-            for number, blocks in left:
+            for number, blocks in casts:
                 self.let_go(number, blocks)
             return clear()
 
@@ -329,40 +327,41 @@ class Calls:
         # that is under way.
         if not parameters or (state.sharding is not None and not self._rests(state)):
             return self._made_by(state)
-        known = self._known(state, leaves, (of_leaves, form), parameters)
-        known.round = self._process.again(known.round, evaluates)
-        if not known.ready or self.compares:
-            tried = known.ready or known.is_tried(len(state.known) > MANY_KINDS)
-            return (
-                functools.partial(self._record, state, known, leaves)
-                if tried
-                else self._made_by(state)
-            )
-        state.small = known.small
+        behavior = self._behavior_of(state, leaves, (of_leaves, form), parameters)
+        behavior.round = self._process.again(behavior.round, evaluates)
+        if not behavior.ready or self.compares:
+            tried = behavior.ready or behavior.is_tried(len(state.behaviors) > MANY_KINDS)
+            way = self._made_by(state)
+            if tried:
+                way = functools.partial(self._record, state, behavior, leaves)
+            return way
+        state.small = behavior.small
         if state.small or (
-            self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()
+            self._torch.is_grad_enabled()
+            and not self._process.is_counted()
+            and behavior.is_spared()
         ):
             return self._inside_of
-        given = self._skip(state, known, leaves, parameters)
-        return lambda _make: given
+        out = self._skip(state, behavior, leaves, parameters)
+        return lambda _make: out
 
     def _around(self, state: State) -> Any:
         """Return what a module's code reads; if that may change unnoticed, no call of it is skipped
         from now on.
         """
-        found = state.surroundings.look()
+        surroundings = state.surroundings.look()
         if not state.surroundings.is_told:
             state.refuse()
         if not state.surroundings.is_of_now:  # the next call follows other functions
             state.version = None
         self._trust(state.surroundings.changed_unseen)
-        return found
+        return surroundings
 
     @property
     def compares(self) -> bool:
         """Whether what could be skipped is made just now, to compare it."""
         self.checks.come_to(self._process.interval, self._process.loops)
-        return self.checks.now
+        return self.checks.is_checking
 
     def step_differs(self) -> None:
         """A step that could have been skipped has not done what is known of it."""
@@ -389,7 +388,7 @@ class Calls:
         them.
         """
         leaves = [*args, *kwargs.values()]
-        if any(isinstance(each, (list, tuple, dict)) for each in leaves):
+        if any(isinstance(argument, (list, tuple, dict)) for argument in leaves):
             return self._tree.tree_flatten((args, kwargs))
         return leaves, (len(args), *kwargs)
 
@@ -397,7 +396,7 @@ class Calls:
         """Return what makes a call, whose parts may be skipped unless the module is a sharded
         root.
         """
-        return _made if state.sharding is None else self._inside_of
+        return _made_as_it_is if state.sharding is None else self._inside_of
 
     def _inside_of(self, make: Callable[[], Any]) -> Any:
         """Make a call whose parts are not looked at."""
@@ -418,21 +417,23 @@ class Calls:
         if not same or (state.version != version and not self._is_as_it_was(state, version)):
             modules = list(module.modules())
             state.within = frozenset(map(id, modules))
-            state.modules, state.parts = [weakref.ref(each) for each in modules], _parts(modules)
-            own = list(module.parameters())
+            state.modules, state.parts = [weakref.ref(part) for part in modules], _parts(modules)
+            parameters = list(module.parameters())
             if any(
-                map(self._torch.nn.parameter.is_lazy, own)
+                map(self._torch.nn.parameter.is_lazy, parameters)
             ):  # without a shape before the first call
                 return ()
             state.sharding = sharding(modules)
-            whole = state.sharding is not None or all(local(each) is each for each in own)
-            state.parameters = (
-                [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
+            whole = state.sharding is not None or all(
+                local(parameter) is parameter for parameter in parameters
             )
-            state.settings = hash((str(self._kinds.settings(modules)), *map(id, own)))
+            state.parameters = ()
+            if whole and all(map(self.is_here, parameters)):
+                state.parameters = [weakref.ref(parameter) for parameter in parameters]
+            state.settings = hash((str(self._kinds.settings(modules)), *map(id, parameters)))
             state.configurations = self._kinds.configurations(modules)
             state.recomputed = [
-                (weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)
+                (weakref.ref(part), name) for part in modules for name in kinds.recomputed(part)
             ]
             self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
             state.surroundings = CallSurroundings(
@@ -458,7 +459,7 @@ class Calls:
         state.version = version
         return True
 
-    def _known(
+    def _behavior_of(
         self,
         state: State,
         leaves: list[Any],
@@ -478,7 +479,12 @@ class Calls:
             self._kinds.switches(),
             state.settings,
             self._around(state),
-            tuple([(each.requires_grad, each.dtype, each.numel()) for each in parameters]),
+            tuple(
+                [
+                    (parameter.requires_grad, parameter.dtype, parameter.numel())
+                    for parameter in parameters
+                ]
+            ),
             _buffers(_alive(state.modules)),
             tuple(_without(parameters)) if without else None,
             (first.device, first.shape),
@@ -487,38 +493,40 @@ class Calls:
             state.sharding and state.sharding.kind(),
             state.reads and self._read_by(state, leaves),
         )
-        known = state.known.get(key)
-        if known is None:
-            if len(state.known) >= MOST_KINDS:
-                state.known.clear()
-            known = state.known[key] = Known()
-        return known
+        behavior = state.behaviors.get(key)
+        if behavior is None:
+            if len(state.behaviors) >= MOST_KINDS:
+                state.behaviors.clear()
+            behavior = state.behaviors[key] = Known()
+        return behavior
 
     # -- a call that is made -----------------------------------------------------------------------
 
     def _record(
-        self, state: State, known: Known, leaves: list[Any], make: Callable[[], Any]
+        self, state: State, behavior: Known, leaves: list[Any], make: Callable[[], Any]
     ) -> Any:
         """Make a call, and have torch's notes of it read; unless it is one that must not be
         skipped.
         """
         torch, modules = self._torch, _alive(state.modules)
-        own = state.sharding.hooks() if state.sharding is not None else ()
-        if any(kinds.hooked(module, own) for module in modules):
+        sharding_hooks = state.sharding.hooks() if state.sharding is not None else ()
+        if any(kinds.hooked(module, sharding_hooks) for module in modules):
             state.refused += 1
             return make()
-        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-        needs = [each for each in state.parameters if each() is not None and each().requires_grad]
-        before, references = (
-            self._state(state, modules, tensors),
-            [_references(torch, each) for each in tensors],
-        )
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        needs = [
+            reference
+            for reference in state.parameters
+            if reference() is not None and reference().requires_grad
+        ]
+        before = self._state(state, modules, tensors)
+        references = [_references(torch, tensor) for tensor in tensors]
         hooks = self._hooks()
         sequence = torch._C._autograd._get_sequence_nr
         casts = self._kinds.keeps_casts()
         differs = functools.partial(self._differs, state, type(modules[0]).__name__)
         recorded = RecordedCall(
-            known, needs, self.position(), sequence(), casts, state=state, differs=differs
+            behavior, needs, self.position(), sequence(), casts, state=state, differs=differs
         )
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
@@ -530,26 +538,24 @@ class Calls:
             same = state.sharding is not None or self._hooks() == hooks
             same = same and self._state(state, modules, tensors) == before
             fit = same and self._describe(recorded, out, modules, tensors, state)
-            reads = (
-                self._reads(leaves, modules, origins)
-                if self._process.reads_unexplained() <= blind
-                else None
-            )
+            reads = None
+            if self._process.reads_unexplained() <= blind:
+                reads = self._reads(leaves, modules, origins)
         except Exception as error:
             self._broken(error)
             return out
         if not fit or reads is None:
             state.refused += 1
-            if known.ready:
+            if behavior.ready:
                 differs()
             return out
         if not self._has_read_before(state, *reads):
             return out
-        places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         recorded.held = tuple(
             place
-            for place, each, count in zip(places, tensors, references)  # noqa: B905 - since Python 3.10
-            if _references(torch, each) > count
+            for place, tensor, count in zip(places, tensors, references)  # noqa: B905 - since Python 3.10
+            if _references(torch, tensor) > count
         )
         state.refused, state.recorded = 0, recorded
         self.wanted(recorded)
@@ -562,16 +568,23 @@ class Calls:
         something else.
         """
         where: dict[int, list[int]] = {}
-        for place, each in enumerate(leaves):
-            if self._torch.is_tensor(each) and each.is_cuda:
-                where.setdefault(pointer(each), []).append(place)
+        for place, leaf in enumerate(leaves):
+            if self._torch.is_tensor(leaf) and leaf.is_cuda:
+                where.setdefault(pointer(leaf), []).append(place)
         buffers = [
-            each for module in modules for each in module._buffers.values() if each is not None
+            buffer
+            for module in modules
+            for buffer in module._buffers.values()
+            if buffer is not None
         ]
-        found = [each for each in buffers if each.is_cuda and pointer(each) in origins]
+        read_buffers = [
+            buffer for buffer in buffers if buffer.is_cuda and pointer(buffer) in origins
+        ]
         places = {place for address in origins for place in where.get(address, ())}
-        known = not origins - {pointer(each) for each in found} - where.keys()
-        return (places, {id(each): weakref.ref(each) for each in found}) if known else None
+        explained = not origins - {pointer(buffer) for buffer in read_buffers} - where.keys()
+        if not explained:
+            return None
+        return places, {id(buffer): weakref.ref(buffer) for buffer in read_buffers}
 
     def _has_read_before(
         self, state: State, places: set[int], buffers: dict[int, Reference]
@@ -579,10 +592,10 @@ class Calls:
         """Whether calls of this module had read all of that before; from now on it is of a call's
         kind.
         """
-        before, known = state.reads or (set(), {})
-        if places <= before and buffers.keys() <= known.keys():
+        before, buffers_before = state.reads or (set(), {})
+        if places <= before and buffers.keys() <= buffers_before.keys():
             return True
-        state.reads = before | places, {**known, **buffers}
+        state.reads = before | places, {**buffers_before, **buffers}
         return False
 
     def _read_by(self, state: State, leaves: list[Any]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
@@ -596,7 +609,7 @@ class Calls:
             for place in sorted(places)
             if place < len(leaves)
         ]
-        return tuple(values), tuple([each._version for each in _alive(buffers.values())])
+        return tuple(values), tuple([buffer._version for buffer in _alive(buffers.values())])
 
     def _state(
         self, state: State, modules: list[Module], tensors: list[Tensor]
@@ -606,10 +619,10 @@ class Calls:
         Which parameters are gathered is no matter where a backward pass follows, after which none
         are.
         """
-        but = (
-            ("_parameters",) if state.sharding is not None and self._torch.is_grad_enabled() else ()
-        )
-        return self._kinds.state(modules, but), [each._version for each in tensors]
+        but: tuple[str, ...] = ()
+        if state.sharding is not None and self._torch.is_grad_enabled():
+            but = ("_parameters",)
+        return self._kinds.state(modules, but), [tensor._version for tensor in tensors]
 
     def _rests(self, state: State) -> bool:
         """Whether a call of a sharded root can stand for another, or be recorded.
@@ -639,98 +652,102 @@ class Calls:
     ) -> bool:
         """Note what a call gave; return whether it can be made again."""
         torch = self._torch
-        known = {id(each) for each in state.configurations}
+        configuration_ids = {id(configuration) for configuration in state.configurations}
         try:
             leaves, form = taken_apart(
-                self._tree, out, lambda each: id(each) in known or self._is_leaf(each)
+                self._tree, out, lambda leaf: id(leaf) in configuration_ids or self._is_leaf(leaf)
             )
         except NoFormError:
             return False
         of_script = len(leaves)
         leaves += [vars(module()).get(name) for module, name in state.recomputed]
-        own = [
-            each
+        members = [
+            member
             for module in modules
-            for each in (*module._parameters.values(), *module._buffers.values())
+            for member in (*module._parameters.values(), *module._buffers.values())
         ]
-        taken = {pointer(local(each)) for each in (*tensors, *own) if each is not None}
+        pointers_in_use = {
+            pointer(local(tensor)) for tensor in (*tensors, *members) if tensor is not None
+        }
         storages: dict[int, list[Tensor]] = {}
         differentiable: list[int] = []
-        for place, each in enumerate(leaves):
-            if not isinstance(each, torch.Tensor):
+        for place, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor):
                 continue
             plain = (
-                type(each) is torch.Tensor and each.layout is torch.strided and self.is_here(each)
+                type(leaf) is torch.Tensor and leaf.layout is torch.strided and self.is_here(leaf)
             )
-            if not plain or not each.is_floating_point() or self._values.of(each) is not None:
+            if not plain or not leaf.is_floating_point() or self._values.of(leaf) is not None:
                 return False
-            if each.retains_grad:  # the script asks it for its gradient
+            if leaf.retains_grad:  # the script asks it for its gradient
                 return False
-            if pointer(each) in taken:
+            if pointer(leaf) in pointers_in_use:
                 return False
-            storages.setdefault(pointer(each), []).append(each)
-            differentiable += [place] if each.requires_grad and place < of_script else []
+            storages.setdefault(pointer(leaf), []).append(leaf)
+            differentiable += [place] if leaf.requires_grad and place < of_script else []
         held = [self._is_held(some) for some in storages.values()]
         recorded.gave = Gave(form, StorageLayout(leaves), held, differentiable)
         if differentiable:
             leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
             recorded.outs = [
-                (node_number(each.grad_fn), each.output_nr)
-                for each in map(leaves.__getitem__, differentiable)
+                (node_number(leaf.grad_fn), leaf.output_nr)
+                for leaf in map(leaves.__getitem__, differentiable)
             ]
         return True
 
-    def _is_leaf(self, each: object) -> bool:
-        return isinstance(each, self._torch.Tensor) or self._kinds.is_plain(each)
+    def _is_leaf(self, leaf: object) -> bool:
+        return isinstance(leaf, self._torch.Tensor) or self._kinds.is_plain(leaf)
 
     def _is_held(self, tensors: list[Tensor]) -> bool:
         """Whether torch's graph has the storage of these tensors, too: all that have it were
         given.
         """
-        bases = [each._base for each in tensors if each._base is not None]
-        own = len({id(each) for each in (*tensors, *bases)})
-        return _uses(self._torch, tensors[0]) > self._one_use - 1 + own
+        bases = [tensor._base for tensor in tensors if tensor._base is not None]
+        holders = len({id(tensor) for tensor in (*tensors, *bases)})
+        return _uses(self._torch, tensors[0]) > self._one_use - 1 + holders
 
     # -- a call that is skipped --------------------------------------------------------------------
 
     def _skip(
-        self, state: State, known: Known, leaves: list[Any], parameters: Sequence[Tensor]
+        self, state: State, behavior: Known, leaves: list[Any], parameters: Sequence[Tensor]
     ) -> Any:
         """Return what a call gives, without making it."""
-        torch, gave, number = self._torch, known.gave, self.journal.number()
+        torch, gave, number = self._torch, behavior.gave, self.journal.number()
         self.skipped += 1
         state.last, state.surroundings.relied_on = number, True
         for module, name in state.recomputed:
             module().__dict__[name] = None  # what it was ends before there is another
-        given = self._like(gave.leaves, self.note(number, known.forward), known.forward.given)
+        outputs = self._like(
+            gave.leaves, self.note(number, behavior.forward), behavior.forward.script_blocks
+        )
         held = [
             tensor.detach()
-            for view, tensor in zip(gave.leaves.views, given)  # noqa: B905 - since Python 3.10
+            for view, tensor in zip(gave.leaves.views, outputs)  # noqa: B905 - since Python 3.10
             if view.storage is not None and gave.held[view.storage]
         ]
         if gave.differentiable:
             inputs = [
-                each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad
+                leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad
             ]
-            needs = [each for each in parameters if each.requires_grad]
-            held += [leaves[place].detach() for place in known.held]
-            graph = SkippedGraph(state, known, Held(self, number), held, len(inputs))
-            outs = [given[place] for place in gave.differentiable]
+            needs = [parameter for parameter in parameters if parameter.requires_grad]
+            held += [leaves[place].detach() for place in behavior.held]
+            graph = SkippedGraph(state, behavior, Held(self, number), held, len(inputs))
+            outs = [outputs[place] for place in gave.differentiable]
             outs = self._node.apply(graph, outs, *inputs, *needs)
-            for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
-                given[place] = each
-        recomputed = given[len(given) - len(state.recomputed) :]
-        for (module, name), each in zip(state.recomputed, recomputed):  # noqa: B905
-            module().__dict__[name] = each
+            for place, out in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
+                outputs[place] = out
+        recomputed = outputs[len(outputs) - len(state.recomputed) :]
+        for (module, name), weight in zip(state.recomputed, recomputed):  # noqa: B905
+            module().__dict__[name] = weight
             if (
                 gave.differentiable
             ):  # what the script computes of it itself has no way back through the call
-                each.requires_grad_().register_hook(self._unrecorded)
+                weight.requires_grad_().register_hook(self._unrecorded)
                 self._own_hooks += 1
-        casts = known.casts if gave.differentiable else known.forward.left
+        casts = behavior.casts if gave.differentiable else behavior.forward.remaining
         if casts:
             self._left_casts.append((number, casts))
-        return put_together(self._tree, given, gave.form)
+        return put_together(self._tree, outputs, gave.form)
 
     def _unrecorded(self, _gradient: Tensor | None = None) -> None:
         self._doubts.add("a backward pass of a kind that was not recorded")
@@ -748,7 +765,7 @@ class Calls:
         `got` is told where the blocks lie that they have in the trace, one for each storage.
         """
         storages: dict[int, Storage] = {}
-        made: list[Any] = [None] * len(layout.views)
+        likes: list[Any] = [None] * len(layout.views)
         streams: dict[int | None, list[tuple[int, LeftBlock | None]]] = {}
         for place, view in enumerate(layout.views):
             if wanted is None or place in wanted:
@@ -759,14 +776,14 @@ class Calls:
             for stream, places in streams.items():
                 with self._on(stream):
                     for place, block in places:
-                        made[place] = each = layout.like(self._torch, place, storages)
+                        likes[place] = tensor = layout.like(self._torch, place, storages)
                         if block is not None:
                             got[block.number] = (
-                                each.data_ptr() if layout.whole[place] else pointer(each)
+                                tensor.data_ptr() if layout.whole[place] else pointer(tensor)
                             )
         finally:
             self.journal.gives = False
-        return made
+        return likes
 
     def _on(self, stream: int | None) -> AbstractContextManager[Any]:
         """Within this, tensors are allocated on the stream of this address; None: on the one of
@@ -786,55 +803,69 @@ class Calls:
         """The backward pass of a skipped call: return the gradients of all that its node was
         given.
         """
-        torch, known, number, parameters = (
+        torch, behavior, number, parameters = (
             self._torch,
-            ctx.graph.known,
+            ctx.graph.behavior,
             ctx.graph.held.number,
             ctx.parameters,
         )
         around = ctx.graph.state.surroundings.look_back()
-        asked = self._backward or BackwardCall(
+        backward_call = self._backward or BackwardCall(
             False, True, False, frozenset()
         )  # torch was asked past us
-        if asked.create_graph:
+        if backward_call.create_graph:
             self._doubts.add("derivatives of derivatives")
-            known.forget()
+            behavior.forget()
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = _without(parameters)
         if self._given_now:
-            without = [each.grad is None or id(each) in self._given_now for each in parameters]
-        given = [each is not None for each in gradients]
-        back = known.backward(asked.kind(without, around, given))
+            without = [
+                parameter.grad is None or id(parameter) in self._given_now
+                for parameter in parameters
+            ]
+        have_gradient = [gradient is not None for gradient in gradients]
+        back = behavior.backward(backward_call.kind(without, around, have_gradient))
         if back is None:
-            if not asked.create_graph and known.miss():
+            if not backward_call.create_graph and behavior.miss():
                 ctx.graph.state.refuse()
             self._unrecorded()
-            back = known.any_backward()
+            back = behavior.any_backward()
         got, blocks, layout = {}, (), None
         if back is not None:
-            done, blocks, layout = (
-                known.went_back(back, self.journal.holds(number), asked.keep_graph),
-                back.events.given,
-                back.gradients,
+            held = self.journal.holds(number)
+            back_events = behavior.went_back(back, held, backward_call.keep_graph)
+            blocks, layout = back.events.script_blocks, back.gradients
+            got = self.note(
+                number, back_events, gradient_address(gradients) if back_events.gives_back else None
             )
-            got = self.note(number, done, gradient_address(gradients) if done.gives_back else None)
-        through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
-        passed = [local(each) is each and bool(through or _is_hooked(each)) for each in parameters]
-        wanted = {place for place, here in enumerate(zip(passed, empty)) if any(here)}  # noqa: B905 - since Python 3.10
-        made = self._like(
+        through = (
+            not backward_call.accumulate
+            or backward_call.inputs
+            or torch.distributed.is_initialized()
+        )
+        passed = [
+            local(parameter) is parameter and bool(through or _is_hooked(parameter))
+            for parameter in parameters
+        ]
+        wanted = {place for place, reasons in enumerate(zip(passed, empty)) if any(reasons)}  # noqa: B905 - since Python 3.10
+        parts = self._like(
             layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted
         )
-        found = [_empty(torch, each) for each in ctx.layouts]
-        for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
-            found.append(part if passes else None)
+        results = [_empty(torch, input_layout) for input_layout in ctx.layouts]
+        for parameter, part, passes in zip(parameters, parts, passed):  # noqa: B905 - since Python 3.10
+            results.append(part if passes else None)
             if part is not None and not passes:
-                each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
+                parameter.grad = as_gradient(
+                    parameter, part
+                )  # torch would copy what Python holds, too
         self._given_now.update(map(id, parameters))
         if (
-            asked.create_graph
+            backward_call.create_graph
         ):  # the script goes on with them, however far that is from what they would be
-            found = [each if each is None else each.requires_grad_() for each in found]
-        return found
+            results = [
+                gradient if gradient is None else gradient.requires_grad_() for gradient in results
+            ]
+        return results
 
     def note(self, number: int, events: Events, gradient: int | None = None) -> dict[int, int]:
         """Note that a call is skipped, and what is allocated then; return what `Journal.note`
@@ -845,23 +876,25 @@ class Calls:
 
     def gives(self, layout: StorageLayout, events: Events) -> Any:
         """Note that something is skipped, and return the tensor that it gives, if it does."""
-        made = self._like(layout, self.note(self.journal.number(), events), events.given)
-        return made[0] if made else None
+        tensors = self._like(layout, self.note(self.journal.number(), events), events.script_blocks)
+        return tensors[0] if tensors else None
 
     def let_go(self, number: int, blocks: Sequence[LeftBlock] | None = None) -> None:
         """What a skipped call holds is held no more; of its blocks only these."""
         held = self.journal.holds(number)
         wanted = set(held if blocks is None else blocks)
-        gone = [each for each in held if each in wanted]
+        gone = [block for block in held if block in wanted]
         if gone and self._thread is not None:
-            self.journal.note(number, freeing(gone, [each for each in held if each not in wanted]))
+            self.journal.note(
+                number, freeing(gone, [block for block in held if block not in wanted])
+            )
 
     # -- what is recorded --------------------------------------------------------------------------
 
     def position(self) -> int:
         """Return how many allocations and frees torch has served."""
-        served = self._torch._C._cuda_memoryStats(self.journal.device)["allocation"]["all"]
-        return served["allocated"] + served["freed"]
+        counts = self._torch._C._cuda_memoryStats(self.journal.device)["allocation"]["all"]
+        return counts["allocated"] + counts["freed"]
 
     def wanted(self, recorded: RecordedCall | RecordedStep) -> None:
         """Have what was recorded read torch's notes."""
@@ -878,7 +911,7 @@ class Calls:
         """
         first = last - len(notes)
         try:
-            self._recorded = [each for each in self._recorded if not each.read(notes, first)]
+            self._recorded = [call for call in self._recorded if not call.read(notes, first)]
         except Exception as error:
             self._broken(error)
 
@@ -888,38 +921,41 @@ class Calls:
         states: Any = self._states
         for state in list(states.data.values()):
             self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
-        for what in sorted(self._doubts):
-            note("skipped", what)
+        for sentence in sorted(self._doubts):
+            note("skipped", sentence)
 
 
-def _made(make: Callable[[], Any]) -> Any:
+def _made_as_it_is(make: Callable[[], Any]) -> Any:
     """Give what a call gives that is made as it is."""
     return make()
 
 
 def _parts(modules: Iterable[Module]) -> list[int]:
     """Return which parameters and modules these modules have."""
-    found = []
+    members = []
     for module in modules:
         for parts in (module._parameters, module._modules):
             if parts:
-                found += parts.values()
-    return list(map(id, found))
+                members += parts.values()
+    return list(map(id, members))
 
 
 def _buffers(modules: Iterable[Module]) -> tuple[Any, ...]:
     """Return what buffers these modules have, one in another's place being as good where it is as
     large.
     """
-    buffers = [each for module in modules for each in module._buffers.values()]
+    buffers = [buffer for module in modules for buffer in module._buffers.values()]
     return tuple(
-        [None if each is None else (each.shape, each.dtype, each.device) for each in buffers]
+        [
+            None if buffer is None else (buffer.shape, buffer.dtype, buffer.device)
+            for buffer in buffers
+        ]
     )
 
 
 def _without(parameters: Iterable[Tensor]) -> list[bool]:
     """Return which of them have no gradient."""
-    return [each.grad is None for each in parameters]
+    return [parameter.grad is None for parameter in parameters]
 
 
 def _is_hooked(parameter: Tensor) -> bool:
@@ -929,7 +965,9 @@ def _is_hooked(parameter: Tensor) -> bool:
 
 
 def _alive(references: Iterable[Reference]) -> list[Any]:
-    return [each for each in [reference() for reference in references] if each is not None]
+    return [
+        referent for referent in [reference() for reference in references] if referent is not None
+    ]
 
 
 def _empty(torch: ModuleType, like: tuple[Any, ...]) -> Tensor:

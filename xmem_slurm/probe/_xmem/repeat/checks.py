@@ -16,20 +16,22 @@ FEW = 8
 
 
 class Checks:
-    """Those of one process; `now` is whether the interval at hand is made as it is."""
+    """Those of one process; `is_checking` is whether the interval at hand is made as it is."""
 
     _interval: int | None
     _last: int
     _loops: int
 
     def __init__(self) -> None:
-        self.now = False
+        self.is_checking = False
         self._interval, self._last, self._loops = None, 0, 0
 
     def come_to(self, interval: int, loops: int) -> None:
         """The script is in this interval, by its number, and has begun so many loops over data."""
         if interval != self._interval:
             self._interval, since = interval, interval - self._last
-            self.now = since > max(EACH, interval // PART) or (loops != self._loops and since > FEW)
-            if self.now:
+            self.is_checking = since > max(EACH, interval // PART) or (
+                loops != self._loops and since > FEW
+            )
+            if self.is_checking:
                 self._last, self._loops = interval, loops

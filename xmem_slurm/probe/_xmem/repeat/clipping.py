@@ -27,7 +27,7 @@ class Clipping:
 
     def __init__(self, torch: ModuleType, calls: Calls) -> None:
         self._torch, self._calls = torch, calls
-        self._known: dict[Any, StepKind] = {}
+        self._step_kinds: dict[Any, StepKind] = {}
 
     def measured(self, measure: Function, _module: ModuleType) -> Function:
         """Around what returns the norm of all gradients."""
@@ -59,7 +59,10 @@ class Clipping:
             parameters = (
                 [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
             )
-            tensors = [total_norm, *[each.grad for each in parameters if each.grad is not None]]
+            tensors = [
+                total_norm,
+                *[parameter.grad for parameter in parameters if parameter.grad is not None],
+            ]
             make = functools.partial(scale, parameters, max_norm, total_norm, *how, **named)
             return self._step(make, tensors, ("scaled", how, *named.items()))
 
@@ -69,8 +72,8 @@ class Clipping:
         """Skip it, or make it and have it read."""
         calls, torch = self._calls, self._torch
         if not calls.skips or not all(
-            type(each) is torch.Tensor and calls.is_here(each) for each in tensors
+            type(tensor) is torch.Tensor and calls.is_here(tensor) for tensor in tensors
         ):
             return make()
-        kind = *how, tuple([(each.dtype, each.shape, each.stride()) for each in tensors])
-        return skip_or_make(calls, self._known.setdefault(kind, StepKind()), make)
+        kind = *how, tuple([(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors])
+        return skip_or_make(calls, self._step_kinds.setdefault(kind, StepKind()), make)

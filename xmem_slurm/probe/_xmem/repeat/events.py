@@ -4,8 +4,8 @@ Note [Events of a call]: a call is recorded for real, twice; torch's own notes o
 positions, are what stands for later ones. Blocks are numbered in the order of their allocation,
 those of the backward pass after those of the forward pass. What was allocated before the call is
 none of them: torch tells of its end itself. Tensors that the script gets are real ones, allocated
-behind the events, which have their addresses in the place of the recorded ones' (`given`). What
-else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
+behind the events, which have their addresses in the place of the recorded ones' (`script_blocks`).
+What else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Events(NamedTuple):
 
     `peak` is how far they go above the level before the call; `allocations`, `requested` and
     `freed` bytes are those of blocks that the script does not get; `blocks` is how many there were
-    so far. `given` are the blocks of what the script gets, None where that is none of them; `held`
-    is how many bytes those take that are left; `gives_back` is whether the gradient that a backward
-    pass begins with ends within it.
+    so far. `script_blocks` are the blocks of what the script gets, None where that is none of them;
+    `held` is how many bytes those take that are left; `gives_back` is whether the gradient that a
+    backward pass begins with ends within it.
     """
 
     entries: tuple[Entry, ...]
-    left: tuple[LeftBlock, ...]
-    given: tuple[LeftBlock | None, ...]
+    remaining: tuple[LeftBlock, ...]
+    script_blocks: tuple[LeftBlock | None, ...]
     peak: int
     allocations: int
     requested: int
@@ -91,7 +91,7 @@ class Region:
 def events(
     notes: Iterable[ServedNote],
     held: dict[int, LeftBlock],
-    given: Sequence[int | None],
+    script_addresses: Sequence[int | None],
     blocks: int,
     *,
     gradient: int | None = None,
@@ -100,10 +100,10 @@ def events(
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
     `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are
-    blocks of the call that are allocated before, by address; `given` the addresses of what the
-    script gets. `blocks` is how many were numbered before; `gradient` is the address of the one
-    that a backward pass begins with, where there is one alone; with `ends` all that is new beside
-    is freed at the end.
+    blocks of the call that are allocated before, by address; `script_addresses` the addresses of
+    what the script gets. `blocks` is how many were numbered before; `gradient` is the address of
+    the one that a backward pass begins with, where there is one alone; with `ends` all that is new
+    beside is freed at the end.
     """
     held, entries, first = dict(held), [], blocks
     level = peak = allocations = requested = freed = 0
@@ -125,44 +125,47 @@ def events(
             entries += freed_at_once(LeftBlock(GRADIENT, size, stream))
             given_back = True
     got = [
-        address if address in held and held[address].number >= first else None for address in given
+        address if address in held and held[address].number >= first else None
+        for address in script_addresses
     ]
     theirs = tuple([None if address is None else held.pop(address, None) for address in got])
     over = [address for address, block in held.items() if ends and block.number >= first]
     ended = [held.pop(address) for address in over]
-    entries += [entry for each in ended for entry in freed_at_once(each)]
-    real = [each for each in (*theirs, *ended) if each is not None]
-    allocations, requested = allocations - len(real), requested - sum(each.size for each in real)
-    left = tuple(sorted(held.values()))
+    entries += [entry for block in ended for entry in freed_at_once(block)]
+    real = [block for block in (*theirs, *ended) if block is not None]
+    allocations, requested = allocations - len(real), requested - sum(block.size for block in real)
+    remaining = tuple(sorted(held.values()))
     return Events(
         tuple(entries),
-        left,
+        remaining,
         theirs,
         peak,
         allocations,
         requested,
         freed,
         blocks,
-        taken(left),
+        taken_bytes(remaining),
         given_back,
     ), held
 
 
-def freeing(gone: Sequence[LeftBlock], left: Sequence[LeftBlock] = ()) -> Events:
+def freeing(gone: Sequence[LeftBlock], remaining: Sequence[LeftBlock] = ()) -> Events:
     """Return the events of giving blocks back, after which others are left."""
-    entries = tuple(entry for each in gone for entry in freed_at_once(each))
-    return Events(entries, tuple(left), (), 0, 0, 0, taken(gone), 0, taken(left), False)
+    entries = tuple(entry for block in gone for entry in freed_at_once(block))
+    return Events(
+        entries, tuple(remaining), (), 0, 0, 0, taken_bytes(gone), 0, taken_bytes(remaining), False
+    )
 
 
-def alike(one: Events, other: Events) -> bool:
+def alike(one: Events, another: Events) -> bool:
     """Whether the events of two calls are the same, wherever they were asked for.
 
     What is freed at once is so in an order that means nothing: torch keeps it in tables that are
     hashed by address.
     """
-    if one.given != other.given:
+    if one.script_blocks != another.script_blocks:
         return False
-    return one.entries == other.entries or _in_order(one.entries) == _in_order(other.entries)
+    return one.entries == another.entries or _in_order(one.entries) == _in_order(another.entries)
 
 
 def rounded(size: int) -> int:
@@ -170,28 +173,28 @@ def rounded(size: int) -> int:
     return -(-size // UNIT) * UNIT
 
 
-def taken(blocks: Iterable[LeftBlock]) -> int:
+def taken_bytes(blocks: Iterable[LeftBlock]) -> int:
     """Return the bytes that all of these blocks take."""
-    return sum([rounded(each.size) for each in blocks])
+    return sum([rounded(block.size) for block in blocks])
 
 
-def freed_at_once(each: LeftBlock) -> list[Entry]:
+def freed_at_once(block: LeftBlock) -> list[Entry]:
     """Return the events of freeing a block."""
     return [
-        Entry(action, each.number, each.size, each.stream, 0)
+        Entry(action, block.number, block.size, block.stream, 0)
         for action in ("free_requested", "free_completed")
     ]
 
 
 def _in_order(entries: Iterable[Entry]) -> list[tuple[Any, ...]]:
     """Return what is compared of entries, frees that follow each other in one order."""
-    found: list[tuple[Any, ...]] = []
+    compared: list[tuple[Any, ...]] = []
     frees: list[tuple[int, str]] = []
     for action, block, size, stream, _ in entries:
         if action == "alloc":
-            found += sorted(frees)
+            compared += sorted(frees)
             frees.clear()
-            found.append((block, size, stream))
+            compared.append((block, size, stream))
         else:
             frees.append((block, action))
-    return found + sorted(frees)
+    return compared + sorted(frees)

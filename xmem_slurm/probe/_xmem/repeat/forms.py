@@ -38,17 +38,17 @@ def taken_apart(
     """
     leaves: list[Any] = []
     objects: list[tuple[type, Form, int] | None] = []
-    found, spec = tree.tree_flatten(value)
-    for each in found:
-        if is_leaf(each):
-            leaves.append(each)
+    elements, spec = tree.tree_flatten(value)
+    for element in elements:
+        if is_leaf(element):
+            leaves.append(element)
             objects.append(None)
             continue
-        kind = type(each)
+        kind = type(element)
         slots = any(vars(base).get("__slots__") for base in kind.__mro__)
-        if deep >= DEEPEST or not hasattr(each, "__dict__") or callable(each) or slots:
+        if deep >= DEEPEST or not hasattr(element, "__dict__") or callable(element) or slots:
             raise NoFormError(kind.__name__)
-        parts, form = taken_apart(tree, dict(vars(each)), is_leaf, deep + 1)
+        parts, form = taken_apart(tree, dict(vars(element)), is_leaf, deep + 1)
         leaves += parts
         objects.append((kind, form, len(parts)))
     return leaves, Form(spec, tuple(objects))
@@ -56,15 +56,15 @@ def taken_apart(
 
 def put_together(tree: ModuleType, leaves: Sequence[Any], form: Form) -> Any:
     """Return the value of this form with these leaves."""
-    given, place = [], 0
-    for each in form.objects:
-        if each is None:
-            given.append(leaves[place])
+    elements, place = [], 0
+    for nested in form.objects:
+        if nested is None:
+            elements.append(leaves[place])
             place += 1
             continue
-        kind, inner, count = each
-        made = kind.__new__(kind)
-        made.__dict__.update(put_together(tree, leaves[place : place + count], inner))
-        given.append(made)
+        kind, inner, count = nested
+        instance = kind.__new__(kind)
+        instance.__dict__.update(put_together(tree, leaves[place : place + count], inner))
+        elements.append(instance)
         place += count
-    return tree.tree_unflatten(given, form.spec)
+    return tree.tree_unflatten(elements, form.spec)

@@ -46,18 +46,19 @@ class Skipped(NamedTuple):
         """Return its events, as entries of a trace, and the sites of its allocations."""
         entries, got = [], dict(self.got)
         missing = [
-            each for each in self.events.given if each is not None and each.number not in got
+            block
+            for block in self.events.script_blocks
+            if block is not None and block.number not in got
         ]
-        ends = [entry for each in missing for entry in freed_at_once(each)]
+        ends = [entry for block in missing for entry in freed_at_once(block)]
         for action, block, size, stream, _ in [*self.events.entries, *ends]:
-            at = (
-                self.gradient
-                if block == GRADIENT
-                else got.get(block) or address(self.number, block)
-            )
+            if block == GRADIENT:
+                at = self.gradient
+            else:
+                at = got.get(block) or address(self.number, block)
             if at is not None:
                 entries.append((action, at, size, stream))
-        return entries, [each.site for each in self.events.entries if each.action == "alloc"]
+        return entries, [entry.site for entry in self.events.entries if entry.action == "alloc"]
 
 
 class Journal:
@@ -110,8 +111,8 @@ class Journal:
         self._free(marker)
         before, took = self._held.pop(number, ((), 0))
         self._since.append(Skipped(marker, number, events, before, gradient, {}))
-        if events.left:
-            self._held[number] = events.left, events.held
+        if events.remaining:
+            self._held[number] = events.remaining, events.held
         grown = events.held - took
         self.allocated += grown
         count, size, requested, freed = self.totals
@@ -137,13 +138,13 @@ class Journal:
         """Return {address: (size, stream, False)} of what calls held when torch last forgot its
         notes.
         """
-        held = {number: left for number, (left, _) in self._held.items()}
-        for each in reversed(list(self._since)):
-            held[each.number] = each.before
+        held = {number: blocks for number, (blocks, _) in self._held.items()}
+        for skipped in reversed(list(self._since)):
+            held[skipped.number] = skipped.before
         return {
             address(number, block.number): (block.size, block.stream, False)
-            for number, left in held.items()
-            for block in left
+            for number, blocks in held.items()
+            for block in blocks
         }
 
     def next(self, address: int, size: int) -> Skipped | None:

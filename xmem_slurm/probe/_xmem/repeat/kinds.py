@@ -106,13 +106,13 @@ class Kinds:
 
     def of_all(self, leaves: Iterable[Any]) -> tuple[Any, ...] | None:
         """Return the kinds of all arguments, None where one has none."""
-        found = []
-        for each in leaves:
-            kind = self.of(each)
+        leaf_kinds = []
+        for leaf in leaves:
+            kind = self.of(leaf)
             if kind is None:
                 return None
-            found.append(kind)
-        return tuple(found)
+            leaf_kinds.append(kind)
+        return tuple(leaf_kinds)
 
     def applies(self) -> bool:
         """Whether torch only does here what it is told by what is called: nobody traces, captures
@@ -149,50 +149,50 @@ class Kinds:
         """Return all that a call of these modules could have changed in them: values, and which
         objects they have.
         """
-        found = [
+        attributes = [
             (id(module), name, self._look(value))
             for module in modules
             for name, value in _lasting(module)
             if name not in but
         ]
-        return found, self._of_host()
+        return attributes, self._of_host()
 
     def settings(self, modules: Iterable[Module]) -> list[Any]:
         """Return the plain attributes of modules, and what else can be told of them by what is
         reachable from there.
         """
-        found = []
+        attributes = []
         for module in modules:
-            found.append((module.training, hooked(module), *map(id, module._modules.values())))
+            attributes.append((module.training, hooked(module), *map(id, module._modules.values())))
             for name, value in _lasting(module):
                 if name not in _INTERNAL and name not in _HOOKS:
-                    found.append(
+                    attributes.append(
                         (name, value) if isinstance(value, _SIMPLE) else (name, self._look(value))
                     )
-        return found
+        return attributes
 
     def configurations(self, modules: Iterable[Module]) -> list[Any]:
         """Return the objects of plain attributes that modules have, such as a configuration: each
         once.
         """
-        found = {}
+        objects_by_id = {}
         for module in modules:
             for value in vars(module).values():
-                other = isinstance(
+                is_other = isinstance(
                     value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)
                 ) or callable(value)
                 if (
-                    type(value).__dictoffset__ and not other
+                    type(value).__dictoffset__ and not is_other
                 ):  # a proxy has attributes that are not its own
-                    found[id(value)] = value
-        return list(found.values())
+                    objects_by_id[id(value)] = value
+        return list(objects_by_id.values())
 
     def _look(self, value: Any) -> Any:
         if isinstance(value, _SIMPLE):
             return value
         if isinstance(value, dict):
             return id(value), tuple(
-                (id(key), self._sign(each)) for key, each in list(value.items())
+                (id(key), self._sign(element)) for key, element in list(value.items())
             )
         if isinstance(value, _CONTAINERS):
             return id(value), len(value), tuple(map(self._sign, list(value)[:MOST_VALUES]))
@@ -212,8 +212,8 @@ class Kinds:
             return random.getstate(), of_torch.tolist()
         of_numpy = numpy.random.get_state(legacy=False)
         inner = [
-            each.tobytes() if hasattr(each, "tobytes") else each
-            for each in of_numpy["state"].values()
+            part.tobytes() if hasattr(part, "tobytes") else part
+            for part in of_numpy["state"].values()
         ]
         return random.getstate(), of_torch.numpy().tobytes(), inner, of_numpy.get("gauss")
 
@@ -229,7 +229,7 @@ def recomputed(module: Module) -> list[str]:
 def _lasting(module: Module) -> list[tuple[str, Any]]:
     """Return (name, value) of the attributes of a module that are the same from call to call."""
     anew = recomputed(module)
-    return [each for each in vars(module).items() if each[0] not in anew]
+    return [attribute for attribute in vars(module).items() if attribute[0] not in anew]
 
 
 def hooked(module: Module, but: Collection[int] = ()) -> bool:
@@ -258,4 +258,4 @@ def _is_pure(hook: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _stays(code: CodeType) -> bool:
-    return not any(each.opname in _REACHING for each in dis.get_instructions(code))
+    return not any(instruction.opname in _REACHING for instruction in dis.get_instructions(code))

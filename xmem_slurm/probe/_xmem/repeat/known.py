@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _xmem.repeat.events import Events, LeftBlock, alike, taken
+from _xmem.repeat.events import Events, LeftBlock, alike, taken_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,10 +38,10 @@ class Gave:
         self.form, self.leaves, self.held, self.differentiable = form, leaves, held, differentiable
         """`differentiable`: the places of leaves that need a gradient."""
 
-    def same(self, other: Gave) -> bool:
+    def same(self, another: Gave) -> bool:
         """Whether another call gave the same."""
-        mine, others = ((each.held, each.differentiable, each.form) for each in (self, other))
-        return mine == others and self.leaves.same(other.leaves)
+        mine, theirs = ((gave.held, gave.differentiable, gave.form) for gave in (self, another))
+        return mine == theirs and self.leaves.same(another.leaves)
 
 
 class BackwardPass(NamedTuple):
@@ -56,12 +56,12 @@ class BackwardPass(NamedTuple):
     events: Events
     gradients: StorageLayout
 
-    def same(self, other: BackwardPass) -> bool:
+    def same(self, another: BackwardPass) -> bool:
         """Whether another one did the same."""
         return (
-            self.held == other.held
-            and self.gradients.same(other.gradients)
-            and alike(self.events, other.events)
+            self.held == another.held
+            and self.gradients.same(another.gradients)
+            and alike(self.events, another.events)
         )
 
 
@@ -104,8 +104,8 @@ class Known:
     @property
     def small(self) -> bool:
         """Whether skipping it would cost more than making it."""
-        most = max((len(each.events.entries) for each in self._backward.values()), default=0)
-        return len(self.forward.entries) + most < WORTH
+        longest = max((len(back.events.entries) for back in self._backward.values()), default=0)
+        return len(self.forward.entries) + longest < WORTH
 
     def did(self, recorded: RecordedCall) -> bool:
         """Whether some call of this kind did what one did that was recorded now, as far as its
@@ -173,9 +173,11 @@ class Known:
         if held == back.held and not keeps_graph:
             return back.events
         staying = {*range(self.forward.blocks)} - (
-            set() if keeps_graph else {each.number for each in held}
+            set() if keeps_graph else {block.number for block in held}
         )
-        entries = tuple(each for each in back.events.entries if each.block not in staying)
-        gone = {each.block for each in entries if each.action != "alloc"}
-        left = tuple(each for each in held if each.number not in gone)
-        return back.events._replace(entries=entries, left=left, held=taken(left))
+        entries = tuple(entry for entry in back.events.entries if entry.block not in staying)
+        gone = {entry.block for entry in entries if entry.action != "alloc"}
+        remaining = tuple(block for block in held if block.number not in gone)
+        return back.events._replace(
+            entries=entries, remaining=remaining, held=taken_bytes(remaining)
+        )

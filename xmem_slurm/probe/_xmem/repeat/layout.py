@@ -43,15 +43,15 @@ class StorageLayout:
         self.views = []
         self.sizes = []
         numbers: dict[int, int] = {}
-        for each in leaves:
-            if not hasattr(each, "untyped_storage"):
-                self.views.append(View(None, each))
+        for leaf in leaves:
+            if not hasattr(leaf, "untyped_storage"):
+                self.views.append(View(None, leaf))
                 continue
-            number = numbers.setdefault(pointer(each), len(numbers))
+            number = numbers.setdefault(pointer(leaf), len(numbers))
             if number == len(self.sizes):
-                self.sizes.append(each.untyped_storage().nbytes())
-            place = number, each.shape, each.stride(), each.storage_offset()
-            self.views.append(View(*place, each.dtype, each.device))
+                self.sizes.append(leaf.untyped_storage().nbytes())
+            place = number, leaf.shape, leaf.stride(), leaf.storage_offset()
+            self.views.append(View(*place, leaf.dtype, leaf.device))
         self.pointers = tuple(numbers)
         """Where the storages lie."""
         used = [view.storage for view in self.views]
@@ -70,9 +70,9 @@ class StorageLayout:
             and reach * view.dtype.itemsize == self.sizes[view.storage]
         )
 
-    def same(self, other: StorageLayout) -> bool:
+    def same(self, layout: StorageLayout) -> bool:
         """Whether others lie the same way."""
-        return (self.views, self.sizes) == (other.views, other.sizes)
+        return (self.views, self.sizes) == (layout.views, layout.sizes)
 
     def like(self, torch: ModuleType, place: int, storages: dict[int, Storage]) -> Any:
         """Return a tensor like the one at this place, or the plain value; `storages` has those that

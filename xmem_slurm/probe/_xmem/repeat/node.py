@@ -32,7 +32,7 @@ class SkippedGraph(NamedTuple):
     """
 
     state: Any
-    known: Known
+    behavior: Known
     held: Held
     tensors: Sequence[Any]
     inputs: int
@@ -47,22 +47,22 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
 
         @staticmethod
         def forward(
-            ctx: Any, graph: SkippedGraph, given: list[Any], *needs: Tensor
+            ctx: Any, graph: SkippedGraph, outputs: list[Any], *needs: Tensor
         ) -> tuple[Any, ...]:
             ctx.graph = graph
             ctx.layouts = [
-                (each.shape, each.stride(), each.dtype, each.device)
-                for each in needs[: graph.inputs]
+                (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+                for tensor in needs[: graph.inputs]
             ]
             ctx.parameters = needs[graph.inputs :]
             ctx.set_materialize_grads(False)
-            return tuple(given)
+            return tuple(outputs)
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-            found = calls.went_back(ctx, gradients)
+            results = calls.went_back(ctx, gradients)
             if not calls.keeps_graph:
                 ctx.graph = ctx.graph._replace(tensors=())
-            return (None, None, *found)
+            return (None, None, *results)
 
     return SkippedCall

@@ -60,11 +60,19 @@ class RecordedStep:
         """
         mine, kind = self.region.of(notes, first), self._kind
         if mine is not None:
-            found, _ = events(mine, {}, self.gave.pointers, 0)
-            same = kind.events is not None and alike(kind.events, found) and not found.left
+            new_events, _ = events(mine, {}, self.gave.pointers, 0)
+            same = (
+                kind.events is not None
+                and alike(kind.events, new_events)
+                and not new_events.remaining
+            )
             if kind.times >= TIMES and not same:
                 self._differs()
-            kind.times, kind.events, kind.gave = kind.times + 1 if same else 1, found, self.gave
+            kind.times, kind.events, kind.gave = (
+                kind.times + 1 if same else 1,
+                new_events,
+                self.gave,
+            )
         return True
 
 
@@ -73,7 +81,7 @@ class OptimizerSteps:
 
     def __init__(self, torch: ModuleType, calls: Calls) -> None:
         self._torch, self._calls = torch, calls
-        self._known: weakref.WeakKeyDictionary[Optimizer, dict[Any, StepKind]] = (
+        self._kinds_by_optimizer: weakref.WeakKeyDictionary[Optimizer, dict[Any, StepKind]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -98,33 +106,37 @@ class OptimizerSteps:
     def _step(self, step: Function, optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
         """Skip a step, or make it and have it read."""
         calls, torch = self._calls, self._torch
-        first = next((each for group in optimizer.param_groups for each in group["params"]), None)
+        first = next(
+            (parameter for group in optimizer.param_groups for parameter in group["params"]), None
+        )
         if not calls.skips or first is None or not calls.is_here(first):
             return step(optimizer, closure) if closure is not None else step(optimizer)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        known = self._known.setdefault(optimizer, {}).setdefault(_kind(optimizer), StepKind())
-        skip_or_make(calls, known, functools.partial(step, optimizer))
+        kind = self._kinds_by_optimizer.setdefault(optimizer, {}).setdefault(
+            _kind(optimizer), StepKind()
+        )
+        skip_or_make(calls, kind, functools.partial(step, optimizer))
         return loss
 
 
-def skip_or_make(calls: Calls, known: StepKind, make: Callable[[], Any]) -> Any:
+def skip_or_make(calls: Calls, kind: StepKind, make: Callable[[], Any]) -> Any:
     """Skip a step of a kind that is known, or make it and have it read; return what it gives,
     nothing or a tensor.
     """
-    if known.times >= TIMES and not calls.compares:
-        return calls.gives(known.gave, known.events)
-    recorded = RecordedStep(known, calls.position(), calls.step_differs)
+    if kind.times >= TIMES and not calls.compares:
+        return calls.gives(kind.gave, kind.events)
+    recorded = RecordedStep(kind, calls.position(), calls.step_differs)
     try:
-        given = make()
+        out = make()
     finally:
         recorded.region.end = calls.position()
-    if given is None or calls.is_unknown(given):
-        recorded.gave = StorageLayout([] if given is None else [given])
+    if out is None or calls.is_unknown(out):
+        recorded.gave = StorageLayout([] if out is None else [out])
         calls.wanted(recorded)
-    return given
+    return out
 
 
 def _kind(optimizer: Optimizer) -> tuple[Any, ...]:
@@ -134,13 +146,17 @@ def _kind(optimizer: Optimizer) -> tuple[Any, ...]:
         options += [
             (name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group
         ]
-        given = [each.grad for each in group["params"]]
+        gradients_of_group = [parameter.grad for parameter in group["params"]]
         # of a sparse one (Embedding(sparse=True)) as many entries as a batch has tokens
         sizes = [
-            None if each is None else each._nnz() if each.is_sparse else each.numel()
-            for each in given
+            None
+            if gradient is None
+            else gradient._nnz()
+            if gradient.is_sparse
+            else gradient.numel()
+            for gradient in gradients_of_group
         ]
         gradients += [tuple(map(id, group["params"])), tuple(sizes)]
     # In the order in which they were made: to look each up would ask Python for a tensor's hash.
-    states = [len(each) for each in optimizer.state.values() if isinstance(each, dict)]
+    states = [len(state) for state in optimizer.state.values() if isinstance(state, dict)]
     return str(options), tuple(gradients), len(optimizer.state), tuple(states)

@@ -46,12 +46,14 @@ class BackwardCall(NamedTuple):
     accumulate: bool
     inputs: frozenset[int]
 
-    def kind(self, without: Iterable[bool], around: Any, given: Iterable[bool]) -> tuple[Any, ...]:
+    def kind(
+        self, without: Iterable[bool], around: Any, have_gradient: Iterable[bool]
+    ) -> tuple[Any, ...]:
         """Return its kind.
 
         `without`: which parameters have no gradient before it; `around`: what its own code reads
-        (`surroundings`); `given`: for which of what the call gave there is a gradient, as where a
-        loss is of one of two heads.
+        (`surroundings`); `have_gradient`: for which of what the call gave there is a gradient, as
+        where a loss is of one of two heads.
         """
         return (
             self.keep_graph,
@@ -59,7 +61,7 @@ class BackwardCall(NamedTuple):
             bool(self.inputs),
             tuple(without),
             around,
-            tuple(given),
+            tuple(have_gradient),
         )
 
 
@@ -70,7 +72,7 @@ class RecordedCall:
 
     def __init__(
         self,
-        known: Known,
+        behavior: Known,
         parameters: list[Reference],
         position: int,
         sequence: int,
@@ -79,13 +81,13 @@ class RecordedCall:
         state: State,
         differs: Callable[[], None],
     ) -> None:
-        self._known, self._parameters, self._state, self._differs = (
-            known,
+        self._behavior, self._parameters, self._state, self._differs = (
+            behavior,
             parameters,
             state,
             differs,
         )
-        self._is_check = known.ready  # it could have been skipped
+        self._is_check = behavior.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave: Any = None
@@ -114,7 +116,9 @@ class RecordedCall:
     def parameters(self) -> list[Tensor]:
         """Return the module's parameters that need a gradient."""
         return [
-            each for each in (reference() for reference in self._parameters) if each is not None
+            parameter
+            for parameter in (reference() for reference in self._parameters)
+            if parameter is not None
         ]
 
     @property
@@ -127,36 +131,38 @@ class RecordedCall:
         its code reads.
         """
         return [
-            each.grad is None for each in self.parameters()
+            parameter.grad is None for parameter in self.parameters()
         ], self._state.surroundings.look_back()
 
     def went_back(
         self,
-        asked: BackwardCall,
+        backward_call: BackwardCall,
         before: tuple[list[bool], Any],
-        own: tuple[Entered, int] | None,
-        given: list[bool],
+        extent: tuple[Entered, int] | None,
+        have_gradient: list[bool],
     ) -> None:
         """Note its backward pass.
 
-        `own` are the node that it began with, and where it ended; None: in parts. `given` as in
-        `BackwardCall.kind`.
+        `extent` are the node that it began with, and where it ended; None: in parts.
+        `have_gradient` as in `BackwardCall.kind`.
         """
         parameters = self.parameters()
-        gradients = [local(each.grad) for each in parameters]
-        is_given = not asked.accumulate and any(id(each) in asked.inputs for each in parameters)
-        if asked.create_graph:
+        gradients = [local(parameter.grad) for parameter in parameters]
+        is_given = not backward_call.accumulate and any(
+            id(parameter) in backward_call.inputs for parameter in parameters
+        )
+        if backward_call.create_graph:
             self._state.refuse()  # what stands for a call has no derivatives of derivatives
-        plain = all(each is None or is_strided(each) for each in gradients)
-        if asked.create_graph or is_given or own is None or not plain:
+        plain = all(gradient is None or is_strided(gradient) for gradient in gradients)
+        if backward_call.create_graph or is_given or extent is None or not plain:
             # It is differentiated again, gives the script gradients, cannot be told from what is
             # around it, or has sparse ones.
             self.gone = None
             return
-        first, end = own
+        first, end = extent
         self._back, self._kind, self._gradient = (
             Region(first.position, end),
-            asked.kind(*before, given),
+            backward_call.kind(*before, have_gradient),
             first.gradient,
         )
         self.gradients = StorageLayout(gradients)
@@ -178,7 +184,7 @@ class RecordedCall:
                 return True
             self._follow(notes, first, self._back.begin)
             held = tuple(sorted(self._blocks.values()))
-            done, _ = events(
+            back_events, _ = events(
                 mine,
                 self._blocks,
                 self.gradients.pointers,
@@ -186,23 +192,23 @@ class RecordedCall:
                 gradient=self._gradient,
                 ends=True,
             )
-            self.back = BackwardPass(self._kind, held, done, self.gradients)
+            self.back = BackwardPass(self._kind, held, back_events, self.gradients)
         elif self.gone is False and self.gave.differentiable:
             self._follow(notes, first, first + len(notes))
         whole = self._back is not None or self.gone is True or not self.gave.differentiable
-        lives_on = self.casts if self.gave.differentiable else self.forward.left
+        lives_on = self.casts if self.gave.differentiable else self.forward.remaining
         if whole and self._is_check:
-            if (lives_on and not self._casts) or not self._known.did(self):
+            if (lives_on and not self._casts) or not self._behavior.did(self):
                 self._differs()
         elif whole and (self._casts or not (lives_on or self._is_held_elsewhere())):
-            self._known.learn(self)
+            self._behavior.learn(self)
         return whole or self.gone is None or self._boundaries >= BOUNDARIES
 
     def _is_held_elsewhere(self) -> bool:
         """Whether something of the call is left after a backward pass that keeps no graph: the
         script has it, maybe.
         """
-        return self.back is not None and not self._kind[0] and bool(self.back.events.left)
+        return self.back is not None and not self._kind[0] and bool(self.back.events.remaining)
 
     def _follow(self, notes: list[ServedNote], first: int, end: int) -> None:
         """Take what is given back of its blocks up to position `end`, where its graph still
@@ -243,30 +249,30 @@ class BackwardWatch:
     _handles: list[Any]
 
     def __init__(
-        self, recorded: list[RecordedCall], asked: BackwardCall, position: Callable[[], int]
+        self, recorded: list[RecordedCall], backward_call: BackwardCall, position: Callable[[], int]
     ) -> None:
-        self._recorded, self._asked, self._position = recorded, asked, position
-        self._before = [each.before() for each in recorded]
+        self._recorded, self._backward_call, self._position = recorded, backward_call, position
+        self._before = [call.before() for call in recorded]
         self._met, self._handles = [], []
         # (number of a node, place among its outputs) of those that get a gradient from outside
-        self._given: set[tuple[int, int]] = set()
+        self._outs_with_gradient: set[tuple[int, int]] = set()
 
     def begin(self, roots: Sequence[Any]) -> None:
         """Watch torch's engine, which is to run from these tensors on."""
-        edges = sorted(number for each in self._recorded for number in each.sequences)
-        found, over = _entrances(edges, roots)
-        self._given = {
-            (node_number(each.grad_fn), each.output_nr)
-            for each in roots
-            if each.grad_fn is not None
+        edges = sorted(number for call in self._recorded for number in call.sequences)
+        entrances, over = _entrances(edges, roots)
+        self._outs_with_gradient = {
+            (node_number(root.grad_fn), root.output_nr)
+            for root in roots
+            if root.grad_fn is not None
         }
-        for node in found:
+        for node in entrances:
             self._handles.append(
                 node.register_prehook(functools.partial(self._entered, node_number(node)))
             )
-        asked = {out for each in self._recorded if len(each.outs) > 1 for out in each.outs}
+        watched_outs = {out for call in self._recorded if len(call.outs) > 1 for out in call.outs}
         for node, entered in over.items():
-            wanted = [each for each in entered if each[1] in asked]
+            wanted = [entrance for entrance in entered if entrance[1] in watched_outs]
             if wanted:
                 self._handles.append(node.register_hook(functools.partial(self._passed, wanted)))
 
@@ -275,8 +281,8 @@ class BackwardWatch:
         for handle in self._handles:
             handle.remove()
         end = Entered(-1, self._position(), None)
-        for each, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
-            first, last = each.sequences
+        for call, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
+            first, last = call.sequences
             place = next(
                 (place for place, node in enumerate(self._met) if first <= node.number < last), None
             )
@@ -289,10 +295,13 @@ class BackwardWatch:
                     for node in self._met
                     if node.position > after.position
                 )
-                own = None if later else (self._met[place], after.position)
-                alone = len(each.outs) == 1
-                each.went_back(
-                    self._asked, before, own, [alone or out in self._given for out in each.outs]
+                extent = None if later else (self._met[place], after.position)
+                alone = len(call.outs) == 1
+                call.went_back(
+                    self._backward_call,
+                    before,
+                    extent,
+                    [alone or out in self._outs_with_gradient for out in call.outs],
                 )
 
     def _entered(self, number: int, gradients: Sequence[Tensor | None]) -> None:
@@ -302,16 +311,18 @@ class BackwardWatch:
         self,
         entered: list[tuple[int, tuple[int, int]]],
         gradients: Sequence[Tensor | None],
-        _given: object,
+        _grad_outputs: object,
     ) -> None:
         """A node has its gradients for the next ones, of which it enters these, by place."""
-        self._given.update(out for place, out in entered if gradients[place] is not None)
+        self._outs_with_gradient.update(
+            out for place, out in entered if gradients[place] is not None
+        )
 
 
 def gradient_address(gradients: Iterable[Tensor | None]) -> int | None:
     """Return where the gradient lies that a node is given, None where it is not given one alone."""
-    given = [each for each in gradients if each is not None]
-    return pointer(given[0]) if len(given) == 1 else None
+    present = [gradient for gradient in gradients if gradient is not None]
+    return pointer(present[0]) if len(present) == 1 else None
 
 
 def _entrances(
@@ -323,8 +334,8 @@ def _entrances(
     And those that they are entered from: of each, at which of its places, and which output of a
     node by its number.
     """
-    waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
-    met, found = set(waiting), {node for node in waiting if node_number(node) < _LEAF}
+    waiting = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+    met, entered_nodes = set(waiting), {node for node in waiting if node_number(node) < _LEAF}
     over: dict[Any, list[tuple[int, tuple[int, int]]]] = {}
     while waiting:
         parent = waiting.pop()
@@ -334,12 +345,12 @@ def _entrances(
                 continue
             number = node_number(node)
             if number < _LEAF and bisect.bisect_right(edges, number) < above:
-                found.add(node)
+                entered_nodes.add(node)
                 over.setdefault(parent, []).append((place, (number, output)))
             if node not in met:
                 met.add(node)
                 waiting.append(node)
-    return found, over
+    return entered_nodes, over
 
 
 def node_number(node: Any) -> int:

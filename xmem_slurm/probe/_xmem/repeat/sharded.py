@@ -32,8 +32,12 @@ def sharding(modules: Iterable[Module]) -> Sharding | None:
     """
     fsdp = sys.modules.get(_MODULE)
     states = [] if fsdp is None else [fsdp._get_module_fsdp_state(module) for module in modules]
-    found = list({id(state): state for state in states if state is not None}.values())
-    return Sharding(found) if found and states[0] is not None and states[0]._is_root else None
+    sharded_states = list({id(state): state for state in states if state is not None}.values())
+    return (
+        Sharding(sharded_states)
+        if sharded_states and states[0] is not None and states[0]._is_root
+        else None
+    )
 
 
 class Sharding:
@@ -42,27 +46,27 @@ class Sharding:
     """
 
     def __init__(self, states: list[Any]) -> None:
-        self._references = [weakref.ref(each) for each in states]
+        self._references = [weakref.ref(state) for state in states]
 
     @property
     def _states(self) -> list[Any]:
         return [
-            each for each in [reference() for reference in self._references] if each is not None
+            state for state in [reference() for reference in self._references] if state is not None
         ]
 
     @property
     def _groups(self) -> list[Any]:
         of_all = [
-            getattr(each, "_fsdp_param_groups", None) or [each._fsdp_param_group]
-            for each in self._states
+            getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+            for state in self._states
         ]
-        return [each for groups in of_all for each in groups if each]
+        return [group for groups in of_all for group in groups if group]
 
     def hooks(self) -> set[int]:
         """Return the numbers of FSDP2's own hooks."""
         names = ("_pre_forward_hook_handle", "_post_forward_hook_handle")
         handles = [getattr(state, name) for state in self._states for name in names]
-        return {each.id for handle in handles for each in getattr(handle, "handles", (handle,))}
+        return {inner.id for handle in handles for inner in getattr(handle, "handles", (handle,))}
 
     def rests(self) -> bool:
         """Whether nothing is under way, and a backward pass would leave it so."""
@@ -92,8 +96,8 @@ class Sharding:
 def _rests(group: Any) -> bool:
     reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
     hooks = any(
-        getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
-        for each in group.fsdp_params
+        getattr(fsdp_param.sharded_param, "_post_accumulate_grad_hooks", None)
+        for fsdp_param in group.fsdp_params
     )
     under_way = group._all_gather_result is not None or group._partial_reduce_output is not None
     return (

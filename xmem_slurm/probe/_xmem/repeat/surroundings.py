@@ -144,14 +144,16 @@ class CallSurroundings:
         )
         classes = frozenset(map(type, modules))
         values = [value for module in modules for value in vars(module).values()]
-        own = [function for value in values for function in _functions(value)]
+        own_functions = [function for value in values for function in _functions(value)]
         classes |= frozenset(
             [kind for kind in set(map(type, values)) if own_code.is_of_the_job(kind.__module__)]
         )
-        self._of = classes, frozenset([each.__code__ for each in own])
+        self._of = classes, frozenset([function.__code__ for function in own_functions])
         same = before is not None and before._of == self._of and before.is_of_now
-        same = same and not any(each.__closure__ for each in own)
-        self._reached = before._reached if before is not None and same else _reached(classes, own)
+        same = same and not any(function.__closure__ for function in own_functions)
+        self._reached = (
+            before._reached if before is not None and same else _reached(classes, own_functions)
+        )
         self._configurations = configurations
         self._plain_values = (
             PlainValues() if before is None else before._plain_values
@@ -187,15 +189,15 @@ class CallSurroundings:
 
     def look(self) -> Any:
         """Return what they are now."""
-        found, look = self._look_at(OF_A_CALL)
+        current, look = self._look_at(OF_A_CALL)
         if not look.is_cut:
-            return found
+            return current
         if self._all is None or (self._calls + 1) * A_CALL_PAYS >= self._size:
             self._look_at_all()
         else:
             self._calls += 1
         self._paid += A_CALL_PAYS
-        return found, self._all
+        return current, self._all
 
     def has_changed_unseen(self) -> bool:
         """Whether something has changed since calls were skipped that did not look at it; any
@@ -205,8 +207,8 @@ class CallSurroundings:
         return self.changed_unseen or (unseen and hash(self._look_at(OF_ALL)[0]) != self._all)
 
     def _look_at_all(self) -> None:
-        found, look = self._look_at(OF_ALL)
-        before, self._all, self._size = self._all, hash(found), OF_ALL.values - look.left
+        current, look = self._look_at(OF_ALL)
+        before, self._all, self._size = self._all, hash(current), OF_ALL.values - look.values_left
         if before is None:
             self._paid -= self._size
             self.is_told &= self._paid > 0
@@ -219,7 +221,11 @@ class CallSurroundings:
         """Return what of an object of torch's own has a name that the code reads: other things of
         it change always.
         """
-        return {name: each for name, each in vars(value).items() if name in self._reached.names}
+        return {
+            name: attribute
+            for name, attribute in vars(value).items()
+            if name in self._reached.names
+        }
 
     def _look_at(self, limits: LookLimits) -> tuple[Any, Look]:
         """Return (what they are now, the look that was taken)."""
@@ -236,13 +242,13 @@ class CallSurroundings:
         functions = tuple([id(of.get(name)) for of, name in self._reached.functions])
         self.is_of_now &= functions == (self._functions or functions)
         self._functions = self._functions or functions
-        found = (
+        current = (
             look.elements(0, (), values, limits.deep),
             tuple(map(look.plain, self._configurations)),
             functions,
         )
         self.is_told &= not look.moves
-        return found, look
+        return current, look
 
 
 class PlainValues:
@@ -253,12 +259,12 @@ class PlainValues:
     later.
     """
 
-    _known: dict[int, Contents]
+    _contents: dict[int, Contents]
     _numbers: dict[Any, int]
     _next: int
 
     def __init__(self) -> None:
-        self._known, self._numbers, self._next = {}, {}, 0
+        self._contents, self._numbers, self._next = {}, {}, 0
 
     def contents(
         self, of: int, keys: tuple[Any, ...], elements: Sequence[Any]
@@ -266,28 +272,28 @@ class PlainValues:
         """Return (number of these plain values, places of the others) of a container that is known
         as `of`.
         """
-        known = self._known.get(of)
-        if known is None or not known.has(keys, elements):
-            known = Contents(keys, elements)
-            if max(len(self._known), len(self._numbers)) >= MOST_REMEMBERED:
-                self._known, self._numbers = {}, {}
-            if known.all_plain not in self._numbers:
+        contents = self._contents.get(of)
+        if contents is None or not contents.has(keys, elements):
+            contents = Contents(keys, elements)
+            if max(len(self._contents), len(self._numbers)) >= MOST_REMEMBERED:
+                self._contents, self._numbers = {}, {}
+            if contents.all_plain not in self._numbers:
                 self._next += 1
-            known.number = self._numbers.setdefault(known.all_plain, self._next)
-            if all(type(each) in _SIMPLE for each in keys):
-                self._known[of] = known
-        return known.number, known.others
+            contents.number = self._numbers.setdefault(contents.all_plain, self._next)
+            if all(type(key) in _SIMPLE for key in keys):
+                self._contents[of] = contents
+        return contents.number, contents.other_places
 
 
 class Contents:
-    """The plain values of a container, and the places of its `others`."""
+    """The plain values of a container, and the places of its `other_places`."""
 
     def __init__(self, keys: tuple[Any, ...], elements: Sequence[Any]) -> None:
-        kinds = [type(each) for each in elements]
+        kinds = [type(element) for element in elements]
         self._keys, self._is_plain = keys, tuple([kind in _SIMPLE for kind in kinds])
         pairs = zip(elements, self._is_plain)  # noqa: B905
         self._plain = tuple([value if plain else _OTHER for value, plain in pairs])
-        self.others = [place for place, plain in enumerate(self._is_plain) if not plain]
+        self.other_places = [place for place, plain in enumerate(self._is_plain) if not plain]
         of_plain = tuple([kind for kind, plain in zip(kinds, self._is_plain) if plain])  # noqa: B905 - since Python 3.10
         self.all_plain = (
             tuple(map(_of_key, keys)),
@@ -303,8 +309,8 @@ class Contents:
 
 
 class Look:
-    """A look at values, as far as the limits go: `left` values more, and `is_cut` where that was
-    not all.
+    """A look at values, as far as the limits go: `values_left` values more, and `is_cut` where that
+    was not all.
 
     `moves` is whether there is something that moves on by itself where nobody sees it.
 
@@ -313,7 +319,7 @@ class Look:
     """
 
     _met: dict[int, int]
-    left: int
+    values_left: int
     is_cut: bool
     moves: bool
 
@@ -322,15 +328,15 @@ class Look:
         torch: ModuleType,
         within: frozenset[int],
         limits: LookLimits,
-        known: PlainValues | None = None,
+        plain_values: PlainValues | None = None,
     ) -> None:
         self._tensor, self._within, self._limits, self._plain_values = (
             torch.Tensor,
             within,
             limits,
-            known,
+            plain_values,
         )
-        self.left, self._met, self.is_cut, self.moves = limits.values, {}, False, False
+        self.values_left, self._met, self.is_cut, self.moves = limits.values, {}, False, False
 
     def may_change(self, value: Any) -> bool:
         """Whether the value of an attribute may change without the attribute: plain ones are
@@ -347,18 +353,16 @@ class Look:
         """
         if type(value) in _SIMPLE:
             return type(value), value
-        self.left -= 1
+        self.values_left -= 1
         self.moves = self.moves or _moves(type(value))
         if not self.may_change(value):
             # What is let go of may leave its id to another.
-            return (
-                (id(value), value.shape, value.dtype)
-                if isinstance(value, self._tensor)
-                else id(value)
-            )
+            if isinstance(value, self._tensor):
+                return id(value), value.shape, value.dtype
+            return id(value)
         if id(value) in self._met:
             return self._met[id(value)]
-        if self.left < 0 or deep == 0:
+        if self.values_left < 0 or deep == 0:
             self.is_cut = True
             return id(value)
         self._met[id(value)] = len(self._met)
@@ -374,7 +378,7 @@ class Look:
             return id(value), None if value.is_inference() else value._version
         if sort == "array":
             is_large = value.nbytes > self._limits.array_bytes
-            self.left -= 0 if is_large else value.size // A_PLAIN_ONE
+            self.values_left -= 0 if is_large else value.size // A_PLAIN_ONE
             self.is_cut = self.is_cut or is_large
             return None if is_large else value.tobytes()
         if sort == "set":
@@ -392,11 +396,11 @@ class Look:
         """Return what elements are now, of a container that is known as `of`."""
         number: Any
         if self._plain_values is not None:
-            number, others = self._plain_values.contents(of, keys, elements)
+            number, places = self._plain_values.contents(of, keys, elements)
         else:
             contents = Contents(keys, elements)
-            number, others = contents.all_plain, contents.others
-        return number, tuple([self.at(elements[place], deep) for place in others])
+            number, places = contents.all_plain, contents.other_places
+        return number, tuple([self.at(elements[place], deep) for place in places])
 
     def plain(self, value: Any) -> Any:
         """Return the plain values of an object."""
@@ -413,7 +417,7 @@ class Look:
         may change it.
         """
         some = tuple(itertools.islice(elements, self._limits.of_one))
-        self.left -= len(some) // A_PLAIN_ONE
+        self.values_left -= len(some) // A_PLAIN_ONE
         self.is_cut = self.is_cut or len(some) < len(value)
         return some
 
@@ -423,31 +427,33 @@ def _sort(kind: type, tensor: type) -> Any:
     """Return what there is to look into in values of a class, which may say otherwise of
     themselves; None: nothing.
     """
-    found: Any = None
+    sort: Any = None
     if issubclass(kind, tensor):
-        found = "tensor"
+        sort = "tensor"
     elif issubclass(kind, (dict, set)):
-        found = "dict" if issubclass(kind, dict) else "set"
+        sort = "dict" if issubclass(kind, dict) else "set"
     elif issubclass(kind, _SEQUENCES):
-        found = "sequence"
+        sort = "sequence"
     elif kind.__module__ == "numpy" and hasattr(kind, "tobytes"):
-        found = "array"
+        sort = "array"
     elif issubclass(kind, functools.partial):
-        found = "partial"
+        sort = "partial"
     elif issubclass(kind, tuple(_HOLDERS)):
-        found = next(each for each in _HOLDERS if issubclass(kind, each))
+        sort = next(holder for holder in _HOLDERS if issubclass(kind, holder))
     elif not kind.__dictoffset__ and _slots(kind) and own_code.is_followed(kind.__module__):
-        found = "slots"
+        sort = "slots"
     elif kind.__dictoffset__ and not issubclass(kind, (*_CODE, types.ModuleType)):
-        found = None if own_code.root(kind.__module__) in _OPAQUE else "object"
-    return found
+        sort = None if own_code.root(kind.__module__) in _OPAQUE else "object"
+    return sort
 
 
 @_remembered
 def _slots(kind: type) -> tuple[str, ...]:
     """Return the names of what objects of a class have in slots."""
-    found = [vars(base).get("__slots__", ()) for base in kind.__mro__]
-    names = [name for each in found for name in ((each,) if isinstance(each, str) else each)]
+    slots_by_class = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = [
+        name for slots in slots_by_class for name in ((slots,) if isinstance(slots, str) else slots)
+    ]
     return tuple(name for name in names if not name.startswith("__"))
 
 
@@ -503,23 +509,23 @@ def _of_key(key: Any) -> Any:
     return key if type(key) in _SIMPLE else id(key)
 
 
-def _reached(classes: Iterable[type], own: Sequence[types.FunctionType]) -> ReachedCode:
+def _reached(classes: Iterable[type], own_functions: Sequence[types.FunctionType]) -> ReachedCode:
     """Return what code of these classes can reach, and what of it may become another.
 
-    `own` are functions that the modules have themselves. What has data and functions are the
-    globals of a Python module, the attributes of a class or a function, or a variable of an
+    `own_functions` are functions that the modules have themselves. What has data and functions are
+    the globals of a Python module, the attributes of a class or a function, or a variable of an
     enclosing function. The functions are those that the job's own code has, or names of a library.
     """
     spaces = _Spaces()
-    for each in classes:
-        spaces.add_class(each, own_code.is_followed)
+    for kind in classes:
+        spaces.add_class(kind, own_code.is_followed)
     waiting = [
-        *own,
+        *own_functions,
         *[function for space in spaces.all for function in _functions(space.get("forward"))],
     ]
     met: set[types.FunctionType] = set()
     names, looked_at = set(_CALLED), len(spaces.all)
-    found: dict[tuple[int, str], tuple[Any, str]] = {}
+    data: dict[tuple[int, str], tuple[Any, str]] = {}
     called = {
         (id(of), "forward"): (of, "forward")
         for of in spaces.all
@@ -560,9 +566,9 @@ def _reached(classes: Iterable[type], own: Sequence[types.FunctionType]) -> Reac
                 called[id(of), name] = of, name
             has_data = not functions or isinstance(value, functools.partial)
             if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
-                found[id(of), name] = of, name
-    goes_back = any(each.__name__ == "backward" for each in met)
-    return ReachedCode(names, list(found.values()), goes_back, list(called.values()))
+                data[id(of), name] = of, name
+    goes_back = any(function.__name__ == "backward" for function in met)
+    return ReachedCode(names, list(data.values()), goes_back, list(called.values()))
 
 
 _OPERATORS = (
@@ -637,10 +643,10 @@ def _within(value: Any) -> list[types.FunctionType]:
         return []
     elements = itertools.islice(value.values() if type(value) is dict else value, MOST_WITHIN)
     return [
-        each
+        function
         for element in elements
-        for each in _functions(element)
-        if own_code.is_of_the_job(each.__module__)
+        for function in _functions(element)
+        if own_code.is_of_the_job(function.__module__)
     ]
 
 
@@ -706,7 +712,7 @@ def _functions(value: Any) -> list[types.FunctionType]:
         return []
     cells = filter(_is_filled, value.__closure__ or ())
     inner = [*[cell.cell_contents for cell in cells], getattr(value, "__wrapped__", None)]
-    return [value, *[each for each in inner if isinstance(each, types.FunctionType)]]
+    return [value, *[function for function in inner if isinstance(function, types.FunctionType)]]
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -723,15 +729,19 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], tuple[
     more begin with.
     """
     loads = list(dis.get_instructions(code))
-    found = [
-        {each.argval for each in loads if each.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)
+    names = [
+        {load.argval for load in loads if load.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)
     ]
     by_name: list[set[str]] = [set(), set()]
-    if not _BY_NAME.isdisjoint(found[0] | found[1]):
-        strings = {each for each in code.co_consts if type(each) is str and each.isidentifier()}
-        by_name = [strings, {each for each in strings if len(each) > 1}]
-    found = [found[0] | by_name[0], found[1] | by_name[0], by_name[1]]
+    if not _BY_NAME.isdisjoint(names[0] | names[1]):
+        strings = {
+            constant
+            for constant in code.co_consts
+            if type(constant) is str and constant.isidentifier()
+        }
+        by_name = [strings, {string for string in strings if len(string) > 1}]
+    names = [names[0] | by_name[0], names[1] | by_name[0], by_name[1]]
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found = [mine | set(theirs) for mine, theirs in zip(found, _names(inner))]  # noqa: B905 - since Python 3.10
-    return frozenset(found[0]), frozenset(found[1]), tuple(sorted(found[2]))
+            names = [mine | set(theirs) for mine, theirs in zip(names, _names(inner))]  # noqa: B905 - since Python 3.10
+    return frozenset(names[0]), frozenset(names[1]), tuple(sorted(names[2]))

@@ -36,8 +36,8 @@ class Walks:
             remove_duplicate: bool = True,
         ) -> Iterator[tuple[str, Any]]:
             modules = [] if recurse else [(prefix, module)]
-            known = remove_duplicate and not self._is_compiling()
-            if not known or (
+            can_collect = remove_duplicate and not self._is_compiling()
+            if not can_collect or (
                 recurse and not _collect(module, prefix, self._module.named_modules, set(), modules)
             ):
                 return walk(module, get_members_fn, prefix, recurse, remove_duplicate)
@@ -61,19 +61,23 @@ class Walks:
 
 
 def _collect(
-    module: Module, prefix: str, own: Function, met: set[Module], found: list[tuple[str, Module]]
+    module: Module,
+    prefix: str,
+    torch_walk: Function,
+    met: set[Module],
+    modules: list[tuple[str, Module]],
 ) -> bool:
-    """Add (name, module) of a module and all within to `found`, each once; return whether all go
-    torch's `own` way.
+    """Add (name, module) of a module and all within to `modules`, each once; return whether all go
+    torch's `torch_walk` way.
     """
-    if type(module).named_modules is not own or "named_modules" in vars(module):
+    if type(module).named_modules is not torch_walk or "named_modules" in vars(module):
         return False
     if module in met:
         return True
     met.add(module)
-    found.append((prefix, module))
+    modules.append((prefix, module))
     return all(
-        _collect(child, prefix + "." + name if prefix else name, own, met, found)
+        _collect(child, prefix + "." + name if prefix else name, torch_walk, met, modules)
         for name, child in module._modules.items()
         if child is not None
     )
@@ -91,12 +95,12 @@ def _members(
                 yield of + "." + name if of else name, member
 
 
-def _switch(module: Module, mode: bool, own: Function) -> None:
+def _switch(module: Module, mode: bool, torch_train: Function) -> None:
     """Switch a module, then its children; those with a way of their own by that."""
     if vars(module).get("training") is not mode:
         module.training = mode
     for child in module.children():
-        if type(child).train is own and "train" not in vars(child):
-            _switch(child, mode, own)
+        if type(child).train is torch_train and "train" not in vars(child):
+            _switch(child, mode, torch_train)
         else:
             child.train(mode)
