@@ -252,7 +252,7 @@ class Recorder(ProbeEngine):
         counts, now = self._served.look(), self._course.clock.now()
         first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
         number = self._steps.stepped(optimizer, grew, now)
-        self._known.metrics.made = self._steps.all
+        self._known.metrics.steps_made = self._steps.all
         self.says("step %d" % max(number, most), self._rank_and_size)
         if number > most:
             self._history.mark("step", counts, time.monotonic())

@@ -62,9 +62,9 @@ class Assumed:
         """Return `looks`."""
         return self.looks
 
-    def mark(self, what: str) -> AssumedMark:
+    def mark(self, assumption: str) -> AssumedMark:
         """Return the mark of what is made up now."""
-        return AssumedMark("%s (%s)" % (what, self._place()[0]), True)
+        return AssumedMark("%s (%s)" % (assumption, self._place()[0]), True)
 
     def mark_of_unknown(self) -> AssumedMark:
         """Return the mark of what is not known and not made up: few things have it by
@@ -88,7 +88,7 @@ class Assumed:
         """The host reads one integer or truth value that is not known."""
         self._doubt(_UNKNOWN)
 
-    def asked(self) -> str:
+    def doubt_condition(self) -> str:
         """The script itself asks for a truth value that is not known; return what is said of it."""
         return self._doubt(_CONDITION)
 
@@ -115,12 +115,12 @@ class Assumed:
 
     def _place(self) -> tuple[str, bool]:
         """Return the script's line at hand, and whether it is in a module's forward pass."""
-        found, forward = None, False
+        line, forward = None, False
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not (found and forward):
+        while frame is not None and not (line and forward):
             if frame.f_code is self._call:
                 forward = True
-            elif found is None and not frame.f_code.co_filename.startswith(self._ours):
-                found = "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+            elif line is None and not frame.f_code.co_filename.startswith(self._ours):
+                line = "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
             frame = frame.f_back
-        return found or "torch", forward
+        return line or "torch", forward

@@ -32,7 +32,7 @@ class Factories:
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch, self._values, self._assumed = torch, None, None
-        self._here = threading.local()
+        self._of_thread = threading.local()
         self._functions: list[Any] = []  # ours in the place of torch's own
 
     def keep(self, values: Values, assumed: Assumed) -> None:
@@ -47,14 +47,16 @@ class Factories:
         # not have so far.
         constructors = importlib.import_module("torch.utils._device")._device_constructors()
         constructors.update(
-            made.__wrapped__ for made in self._functions if not made.__name__.endswith("_like")
+            function.__wrapped__
+            for function in self._functions
+            if not function.__name__.endswith("_like")
         )
         # TorchScript knows its functions by identity; where it has listed them already, ours are
         # told to it.
         listed = self._torch.jit._builtins._builtin_table or {}
-        for made in self._functions:
-            if id(made.__wrapped__) in listed:
-                listed[id(made)] = listed[id(made.__wrapped__)]
+        for function in self._functions:
+            if id(function.__wrapped__) in listed:
+                listed[id(function)] = listed[id(function.__wrapped__)]
 
     def factory(self, make: Function, owner: object) -> Function:
         """Return what takes the place of a function that makes tensors of values that are on the
@@ -66,7 +68,7 @@ class Factories:
         def made(*args: Any, **kwargs: Any) -> Tensor:
             """Make the tensor, and note its values or how they are made."""
             out = make(*args, **kwargs)
-            if self._values is None or getattr(self._here, "unnoted", False):
+            if self._values is None or getattr(self._of_thread, "unnoted", False):
                 return out
             if not self._values.applies(out) or out.is_inference() or "out" in kwargs:
                 return out
@@ -100,11 +102,11 @@ class Factories:
 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
-            self._here.unnoted = True
+            self._of_thread.unnoted = True
             try:
                 return make(*args, **kwargs)
             finally:
-                self._here.unnoted = False
+                self._of_thread.unnoted = False
 
         return made
 
@@ -123,10 +125,10 @@ class Factories:
         if kind == "eye":
             return lazy.eye(torch, out.shape[1], out.dtype)
         if kind == "arange":
-            given = [kwargs.get("start", 0), *args, kwargs.get("step", 1)]
+            bounds = [kwargs.get("start", 0), *args, kwargs.get("step", 1)]
             if len(args) > 1:
-                given = [*args, kwargs.get("step", 1)]
-            return lazy.arange(torch, given[0], given[2], out.dtype)
+                bounds = [*args, kwargs.get("step", 1)]
+            return lazy.arange(torch, bounds[0], bounds[2], out.dtype)
         return None
 
     def draw(self, make: Function, owner: object) -> Function:
@@ -139,11 +141,9 @@ class Factories:
         def made(*args: Any, **kwargs: Any) -> Tensor:
             out = make(*args, **kwargs)
             if self._values is not None and self._assumed is not None and self._values.keeps(out):
-                every = (
-                    self._torch.arange(out.numel(), dtype=out.dtype, device="cpu")
-                    if name == "randperm"
-                    else None
-                )
+                every = None
+                if name == "randperm":
+                    every = self._torch.arange(out.numel(), dtype=out.dtype, device="cpu")
                 self._values.note(
                     out, every, self._assumed.mark("numbers by %s, not drawn here" % name)
                 )
@@ -151,16 +151,16 @@ class Factories:
 
         return self._named(made, owner)
 
-    def _named(self, made: Any, owner: object) -> Function:
+    def _named(self, function: Any, owner: object) -> Function:
         """Give it the names that pickle finds it by; the original's are those of a class that holds
         only originals.
         """
-        made.__module__, made.__qualname__ = "torch", made.__name__
+        function.__module__, function.__qualname__ = "torch", function.__name__
         if owner is self._torch.Tensor:
-            made.__qualname__ = "Tensor." + made.__name__
+            function.__qualname__ = "Tensor." + function.__name__
         else:
-            self._functions.append(made)
-        return made
+            self._functions.append(function)
+        return function
 
 
 def _in_array(data: object) -> bool:

@@ -215,7 +215,9 @@ class HostWeights:
         ) -> None:
             size = 0
             if self._can_be_saved(tensors, metadata, types, shared):  # else it says what is wrong
-                size = sum(each.nbytes for each in tensors.values() if each.nbytes >= LARGE_RECORD)
+                size = sum(
+                    tensor.nbytes for tensor in tensors.values() if tensor.nbytes >= LARGE_RECORD
+                )
             if size and self._written + size > MOST_WRITTEN:
                 safetensors_file.write(filename, tensors, metadata, types, LARGE_RECORD)
             else:
@@ -277,16 +279,16 @@ class HostWeights:
             return False
         words = [*tensors, *(metadata or {}), *(metadata or {}).values()]
         plain = all(
-            type(each) in self._kinds
-            and each.layout is self._torch.strided
-            and each.device.type in ("cpu", "cuda")
-            and each.dtype in types
-            and each.is_contiguous()
-            for each in tensors.values()
+            type(tensor) in self._kinds
+            and tensor.layout is self._torch.strided
+            and tensor.device.type in ("cpu", "cuda")
+            and tensor.dtype in types
+            and tensor.is_contiguous()
+            for tensor in tensors.values()
         )
         return (
             plain
-            and all(type(each) is str for each in words)
+            and all(type(word) is str for word in words)
             and all(len(names) == 1 for names in shared(tensors))
         )
 
@@ -321,5 +323,5 @@ def _mappings(path: str | os.PathLike[str]) -> list[tuple[int, int]]:
     name = os.fsencode(os.path.realpath(path))
     with open("/proc/self/maps", "rb") as maps:
         parts = [line.rstrip(b"\n").split(None, 5) for line in maps]
-    found = [part[0].split(b"-") for part in parts if len(part) == 6 and part[5] == name]
-    return [(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in found]
+    ranges = [part[0].split(b"-") for part in parts if len(part) == 6 and part[5] == name]
+    return [(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in ranges]

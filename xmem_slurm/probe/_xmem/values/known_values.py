@@ -52,7 +52,7 @@ class KnownValues:
     """Keeps the values of one process. `of` and `forget` are for whoever else has tensors."""
 
     def __init__(self, torch: ModuleType, environ: Environ) -> None:
-        self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
+        self._torch, self._assumes_most = torch, environ.get("XMEM_SHAPES", "most") == "most"
         self.metrics = Metrics(environ.get("XMEM_NUMBERS", "zeros"))
         """What the script reads of losses and scores."""
         self.table: Values | None = None
@@ -62,7 +62,7 @@ class KnownValues:
         self._casts = _Casts(torch)
         self.factory, self.draw = self._factories.factory, self._factories.draw
         self.first_gradients = self._factories.first_gradients
-        self.cache_switched, self.cache_is_on = self._casts.switched, self._casts.asked
+        self.cache_switched, self.cache_is_on = self._casts.switched, self._casts.whether_on
 
     def begin(self) -> None:
         """Keep values from now on; where this torch lacks what that needs, nothing is known, as
@@ -73,7 +73,7 @@ class KnownValues:
             warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
             try:
                 table = Values(self._torch)
-                rules = Rules(self._torch, table, self._most, self.metrics)
+                rules = Rules(self._torch, table, self._assumes_most, self.metrics)
                 rules.register()
                 self._factories.keep(table, rules.assumed)
                 self.table, self._rules = table, rules
@@ -97,8 +97,8 @@ class KnownValues:
                 "losses or scores were read in so many turns",
                 self.metrics.most_turns,
             )
-        for asked in self.metrics.both_ways():
-            note("both-ways", asked)
+        for question in self.metrics.both_ways():
+            note("both-ways", question)
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor as one on the host; None where they are not known."""
@@ -122,9 +122,9 @@ class KnownValues:
         """Whichever of these are tensors have been written to: what they hold is not known any
         more.
         """
-        for each in arguments:
-            if self.table is not None and getattr(each, "is_cuda", False):
-                self.table.forget(each)
+        for argument in arguments:
+            if self.table is not None and getattr(argument, "is_cuda", False):
+                self.table.forget(argument)
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
 
@@ -204,7 +204,7 @@ class _Casts:
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch, self._set = torch, torch.set_autocast_cache_enabled
-        self._here = threading.local()
+        self._of_thread = threading.local()
         self._inference_does: bool | None = None
 
     def switched(self, switch: Callable[[bool], None], _owner: object) -> Function:
@@ -213,19 +213,19 @@ class _Casts:
 
         @functools.wraps(switch)
         def set_autocast_cache_enabled(enabled: bool) -> None:
-            self._here.on = enabled
-            switch(enabled and getattr(self._here, "allowed", True))
+            self._of_thread.on = enabled
+            switch(enabled and getattr(self._of_thread, "allowed", True))
 
         return set_autocast_cache_enabled
 
-    def asked(self, ask: Function, _owner: object) -> Function:
+    def whether_on(self, ask: Function, _owner: object) -> Function:
         """Around the question whether it is on."""
         return functools.wraps(ask)(lambda: self._is_on)
 
     @property
     def _is_on(self) -> bool:
         """Whether this thread of the script has it switched on."""
-        return getattr(self._here, "on", True)
+        return getattr(self._of_thread, "on", True)
 
     @contextlib.contextmanager
     def cached(self, allowed: bool) -> Iterator[None]:
@@ -234,7 +234,7 @@ class _Casts:
         """
         if self._inference_does is None:
             self._inference_does = self._looked()
-        before = getattr(self._here, "allowed", True)
+        before = getattr(self._of_thread, "allowed", True)
         self._allow(allowed or self._inference_does)
         try:
             yield
@@ -242,7 +242,7 @@ class _Casts:
             self._allow(before)
 
     def _allow(self, allowed: bool) -> None:
-        self._here.allowed = allowed
+        self._of_thread.allowed = allowed
         self._set(allowed and self._is_on)
 
     def _looked(self) -> bool:

@@ -65,24 +65,26 @@ class LookQuota:
     """What may still be looked at, and held."""
 
     def __init__(self) -> None:
-        self._left = IN_ALL
+        self._remaining = IN_ALL
         self._held: list[_HeldSource] = []
 
     def allows(self, elements: int) -> bool:
         """Whether so many elements may be looked at, which then counts as done."""
-        if elements > min(AT_ONCE, self._left):
+        if elements > min(AT_ONCE, self._remaining):
             return False
-        self._left -= elements
+        self._remaining -= elements
         return True
 
     def holds(self, reference: Any, source: HostSource, size: int) -> bool:
         """Whether a host tensor may be held for as long as there is the device storage of this weak
         reference.
         """
-        for each in [each for each in self._held if each.reference.expired()]:
-            each.source.held = None
-            self._held.remove(each)
-        if sum(each.size for each in self._held) + size > MOST_HELD:
+        for held_source in [
+            held_source for held_source in self._held if held_source.reference.expired()
+        ]:
+            held_source.source.held = None
+            self._held.remove(held_source)
+        if sum(held_source.size for held_source in self._held) + size > MOST_HELD:
             return False
         self._held.append(_HeldSource(reference, source, size))
         return True
@@ -170,10 +172,10 @@ class Made:
         places = self._torch.full((), offset, device="cpu")
         for length, step in zip(size, stride):  # noqa: B905 - since Python 3.10
             places = places[..., None] + self._torch.arange(length, device="cpu") * step
-        pieces = [self.at(each) for each in places.reshape(-1).split(PIECE)]
-        return (
-            None if any(each is None for each in pieces) else self._torch.cat(pieces).reshape(size)
-        )
+        pieces = [self.at(piece_places) for piece_places in places.reshape(-1).split(PIECE)]
+        if any(piece is None for piece in pieces):
+            return None
+        return self._torch.cat(pieces).reshape(size)
 
 
 class Scattered(Made):
@@ -182,16 +184,16 @@ class Scattered(Made):
     """
 
     def __init__(self, torch: ModuleType, full: Full, places: Tensor, values: Tensor) -> None:
-        super().__init__(torch, self._found, 1)
+        super().__init__(torch, self._at, 1)
         self.full, self.places, self.values = full, places, values
 
-    def _found(self, places: Tensor) -> Tensor:
+    def _at(self, places: Tensor) -> Tensor:
         index = self._torch.searchsorted(self.places, places).clamp_(max=len(self.places) - 1)
         return self._torch.where(
             self.places[index] == places, self.values[index], self.full.at(places)
         )
 
-    def each(
+    def mapped(
         self, operator: Function, args: Sequence[Any], which: int, kwargs: dict[str, Any]
     ) -> Scattered:
         """Return what an operator makes of each element, which stands for `args[which]`."""
@@ -216,7 +218,7 @@ def scattered(torch: ModuleType, full: Full, shape: Size, written: Sequence[Any]
         if axis != dim % len(shape):
             along = torch.arange(index.shape[axis], device="cpu") * step
             places = places + along.reshape(
-                [-1 if each == axis else 1 for each in range(len(shape))]
+                [-1 if dimension == axis else 1 for dimension in range(len(shape))]
             )
     if isinstance(source, torch.Tensor):
         values = (
@@ -243,9 +245,9 @@ def everywhere(values: Tensor) -> Any:
     return flat[0].item()
 
 
-def is_whole(given: LazyView, shape: Size) -> bool:
+def is_whole(view: LazyView, shape: Size) -> bool:
     """Whether this is all of a contiguous tensor of this shape."""
-    return given.size == shape and list(given.stride) == _steps(shape) and not given.offset
+    return view.size == shape and list(view.stride) == _steps(shape) and not view.offset
 
 
 def _steps(shape: Size) -> list[int]:
@@ -293,48 +295,50 @@ def elementwise(
 
     Of `args`, a tensor is given as a `LazyView`, numbers as themselves.
     """
-    which = [place for place, each in enumerate(args) if isinstance(each, LazyView)]
+    which = [place for place, argument in enumerate(args) if isinstance(argument, LazyView)]
     if (
         len(which) == 1
         and type(args[which[0]].lazy) is Scattered
         and is_whole(args[which[0]], shape)
     ):
-        return args[which[0]].lazy.each(operator, args, which[0], kwargs)
+        return args[which[0]].lazy.mapped(operator, args, which[0], kwargs)
     if all(type(args[place].lazy) is Full for place in which):
         numbers = (
-            each.lazy.one if isinstance(each, LazyView) else each  # type: ignore[union-attr]
-            for each in args
+            argument.lazy.one if isinstance(argument, LazyView) else argument  # type: ignore[union-attr]
+            for argument in args
         )
         one = operator(*numbers, **kwargs)
         return Full(torch, one.item(), one.dtype)
     depth = 1 + max(args[place].lazy.depth for place in which)
-    strides = [_strides(each, shape) if isinstance(each, LazyView) else None for each in args]
+    strides = [
+        _strides(argument, shape) if isinstance(argument, LazyView) else None for argument in args
+    ]
 
     def at(places: Tensor) -> Tensor | None:
         """Compute the elements from those of the arguments at the same places."""
-        found: list[Any] = []
+        operands: list[Any] = []
         indices: list[Tensor] = []
         for length in reversed(shape):
             indices.insert(0, places % length)
             places = places // length
-        for each, steps in zip(args, strides):  # noqa: B905 - since Python 3.10
+        for operand, steps in zip(args, strides):  # noqa: B905 - since Python 3.10
             if steps is not None:
-                there = torch.full_like(places, each.offset)
+                operand_places = torch.full_like(places, operand.offset)
                 for index, step in zip(indices, steps):  # noqa: B905 - since Python 3.10
-                    there += index * step
-                each = each.lazy.at(there)  # noqa: PLW2901
-                if each is None:
+                    operand_places += index * step
+                operand = operand.lazy.at(operand_places)  # noqa: PLW2901
+                if operand is None:
                     return None
-            found.append(each)
-        return operator(*found, **kwargs)
+            operands.append(operand)
+        return operator(*operands, **kwargs)
 
     return Made(torch, at, depth) if depth <= DEEPEST else None
 
 
-def _strides(given: LazyView, shape: Size) -> list[int]:
+def _strides(view: LazyView, shape: Size) -> list[int]:
     """Return by how much the place of a tensor's element moves for each dimension of what it is
     broadcast to.
     """
-    _, size, stride, _ = given
+    _, size, stride, _ = view
     steps = [0 if length == 1 else step for length, step in zip(size, stride)]  # noqa: B905 - since Python 3.10
     return [0] * (len(shape) - len(size)) + steps

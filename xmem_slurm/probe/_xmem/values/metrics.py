@@ -48,13 +48,13 @@ class _ReadingLine:
     def __init__(self, begins_higher: bool) -> None:
         self.last, self.turns = -1, 0
         self._begins_higher = begins_higher
-        self.rest = 0.0  # of what was counted in this turn: what no whole number had room for
-        self._step = self._in_step = self.most = self.most_tried = 0
+        self.fraction = 0.0  # of what was counted in this turn: what no whole number had room for
+        self._step = self._in_step = self.most_untried = self.most_tried = 0
 
     def reads(self, turn: int) -> None:
         """It reads in this turn of the process."""
         if turn != self.last:
-            self.last, self.turns, self.rest = turn, self.turns + 1, 0.0
+            self.last, self.turns, self.fraction = turn, self.turns + 1, 0.0
 
     def reads_in(self, step: int) -> int:
         """It reads after so many steps; return how often it has since the last one."""
@@ -63,7 +63,7 @@ class _ReadingLine:
         if step in TRIED:
             self.most_tried = max(self.most_tried, self._in_step)
         else:
-            self.most = max(self.most, self._in_step)
+            self.most_untried = max(self.most_untried, self._in_step)
         return self._in_step
 
     @property
@@ -74,8 +74,8 @@ class _ReadingLine:
     @property
     def number(self) -> float:
         """What it reads in this turn."""
-        left = 1 / (1 + self.turns // 2 / PACE)
-        return MIDDLE * left if self.is_lower else 1 - (1 - MIDDLE) * left
+        remaining = 1 / (1 + self.turns // 2 / PACE)
+        return MIDDLE * remaining if self.is_lower else 1 - (1 - MIDDLE) * remaining
 
 
 class Metrics:
@@ -83,7 +83,7 @@ class Metrics:
 
     def __init__(self, course: str) -> None:
         self._course = course
-        self.made = 0
+        self.steps_made = 0
         """How many steps optimizers have made."""
         self._turn = self._steps = 0
         self._shown = False
@@ -113,8 +113,8 @@ class Metrics:
         numbers]).
         """
         line = self._line(place)
-        often = line.reads_in(self.made)
-        tries = self._course == "zeros" and self.made in TRIED and often <= MOST_TRIED
+        often = line.reads_in(self.steps_made)
+        tries = self._course == "zeros" and self.steps_made in TRIED and often <= MOST_TRIED
         return MIDDLE if tries else self._number(line)
 
     def loops(self) -> list[str]:
@@ -122,36 +122,36 @@ class Metrics:
         return [
             place
             for place, line in list(self._lines.items())
-            if line.most_tried > MORE * max(line.most, 1)
+            if line.most_tried > MORE * max(line.most_untried, 1)
         ]
 
     def _number(self, line: _ReadingLine) -> float:
-        return (
-            line.number if self._course == "turns" else MIDDLE if self._course == "still" else 0.0
-        )
+        if self._course == "turns":
+            return line.number
+        return MIDDLE if self._course == "still" else 0.0
 
-    def truth(self, place: str, asked: str) -> bool:
+    def truth(self, place: str, question: str) -> bool:
         """Return the answer to what is asked, such as whether one is better than the best so
         far.
         """
         line = self._line(place)
         truth = self._course == "turns" and line.is_lower
-        self._answers.setdefault(asked, set()).add(truth)
+        self._answers.setdefault(question, set()).add(truth)
         return truth
 
     def both_ways(self) -> list[str]:
         """Return what was asked and was true at one time, and false at another."""
-        return [asked for asked, answers in list(self._answers.items()) if len(answers) == 2]
+        return [question for question, answers in list(self._answers.items()) if len(answers) == 2]
 
-    def count(self, most: int, place: str) -> int:
+    def count(self, total: int, place: str) -> int:
         """Return how many of so many are right; over all that is counted in a turn that is the
         share `number`.
         """
         line = self._line(place)
         if self._course == "zeros":
-            return most
-        exact = self._number(line) * most + line.rest
-        line.rest = exact - int(exact)
+            return total
+        exact = self._number(line) * total + line.fraction
+        line.fraction = exact - int(exact)
         return int(exact)
 
     def _line(self, place: str) -> _ReadingLine:

@@ -40,9 +40,19 @@ class Plausible:
     """
 
     def __init__(
-        self, torch: ModuleType, values: Values, most: bool, assumed: Assumed, metrics: Metrics
+        self,
+        torch: ModuleType,
+        values: Values,
+        assumes_most: bool,
+        assumed: Assumed,
+        metrics: Metrics,
     ) -> None:
-        self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
+        self._torch, self._values, self._assumes_most, self._assumed = (
+            torch,
+            values,
+            assumes_most,
+            assumed,
+        )
         self._metrics = metrics
 
     def of(
@@ -53,22 +63,22 @@ class Plausible:
 
         `mark` is that of the arguments.
         """
-        tensor, other = args[0], args[1] if len(args) > 1 else None
+        tensor, operand = args[0], args[1] if len(args) > 1 else None
         if name == "isin":
             return False  # tokens, of those that end a text: it goes on for as long as it may
         if name in ("isnan", "isinf", "all", "_is_all_true"):
             return name.endswith(("all", "true"))
-        if name in COUNTS and self._most and out.numel():
+        if name in COUNTS and self._assumes_most and out.numel():
             truths = tensor.dtype is self._torch.bool or (mark is not None and mark.truths)
             return self._counted(tensor.numel(), out.numel(), mark) if truths else None
         if name in ("eq", "ne"):
-            itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
+            itself = isinstance(operand, self._torch.Tensor) and _same(tensor, operand)
             if (itself and tensor.numel()) or (
-                isinstance(other, float) and not math.isfinite(other)
+                isinstance(operand, float) and not math.isfinite(operand)
             ):
                 return (name == "eq") == bool(itself)
-        if name in COMPARED and self._infinite(other):
-            return (name in ("lt", "le")) == (self._infinite(other) > 0)
+        if name in COMPARED and self._infinite(operand):
+            return (name in ("lt", "le")) == (self._infinite(operand) > 0)
         return None
 
     def _counted(self, elements: int, results: int, mark: AssumedMark | None) -> int:
@@ -78,19 +88,23 @@ class Plausible:
         line = self._assumed.line() if mark is not None and mark.equals and results == 1 else None
         return elements // results if line is None else self._metrics.count(elements, line)
 
-    def _infinite(self, other: Any) -> float:
+    def _infinite(self, operand: Any) -> float:
         """Return what a tensor is compared with, if that is one number, infinite or as good as
         that; else 0.
         """
         if (
-            isinstance(other, self._torch.Tensor)
-            and other.is_floating_point()
-            and self._values.small(other)
+            isinstance(operand, self._torch.Tensor)
+            and operand.is_floating_point()
+            and self._values.small(operand)
         ):
-            known = self._values.seen(other) if other.is_cuda else other
-            one = known.reshape(-1)[0] if known is not None and known.numel() else None
-            other = one.item() if one is not None and bool((known == one).all()) else None
-        return other if isinstance(other, float) and abs(other) >= HUGE else 0
+            host_values = self._values.values_of(operand) if operand.is_cuda else operand
+            one = (
+                host_values.reshape(-1)[0]
+                if host_values is not None and host_values.numel()
+                else None
+            )
+            operand = one.item() if one is not None and bool((host_values == one).all()) else None
+        return operand if isinstance(operand, float) and abs(operand) >= HUGE else 0
 
     def mark(self, name: str) -> AssumedMark | None:
         """Return the mark of a plausible result of this operator, or None where all else would be
@@ -100,11 +114,9 @@ class Plausible:
             return self._assumed.mark("all of what is not known, taken as true")
         if name == "isin":
             return self._assumed.mark_of_unknown()._replace(equals=True)
-        mark = (
-            self._assumed.mark("a mask, of which everything is selected")
-            if name in COUNTS
-            else None
-        )
+        mark = None
+        if name in COUNTS:
+            mark = self._assumed.mark("a mask, of which everything is selected")
         return self.after(name, mark)
 
     def after(self, name: str, mark: AssumedMark | None) -> AssumedMark | None:
@@ -120,13 +132,13 @@ class Plausible:
         any: even routing.
         """
         out = real(tensor, k, dim, *options)
-        asked = (
+        assumable = (
             self._values.applies(tensor)
             and tensor.dim()
             and tensor.shape[dim]
             and self._values.small(out[1])
         )
-        if asked and not self._noted(out, tensor, self._torch.topk, k, dim, *options):
+        if assumable and not self._noted(out, tensor, self._torch.topk, k, dim, *options):
             rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
             places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
             places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
@@ -140,8 +152,8 @@ class Plausible:
     ) -> tuple[Tensor, Tensor]:
         """Values that are not known come out in the order in which they are: each place once."""
         out = real(tensor, *args, **options)
-        asked = self._values.applies(tensor) and tensor.dim() and self._values.small(out[1])
-        if asked and not self._noted(out, tensor, operator, *args, **options):
+        assumable = self._values.applies(tensor) and tensor.dim() and self._values.small(out[1])
+        if assumable and not self._noted(out, tensor, operator, *args, **options):
             dim = options.get("dim", args[0] if args else -1)
             places = self._torch.arange(tensor.shape[dim], device="cpu").expand(
                 tensor.transpose(dim, -1).shape
@@ -159,8 +171,8 @@ class Plausible:
         **options: Any,
     ) -> bool:
         """Note what an operator gives of the values of a tensor; return whether they are known."""
-        known = self._values.seen(tensor)
-        values = None if known is None else computed(operator, known, *args, **options)
+        host_values = self._values.values_of(tensor)
+        values = None if host_values is None else computed(operator, host_values, *args, **options)
         if values is not None:
             self._values.note_all(out, values, self._values.mark((tensor,)))
         return values is not None
@@ -197,17 +209,25 @@ class Plausible:
         """A tensor of deviations is read for negative ones
         (aten/src/ATen/native/DistributionTemplates.h).
         """
-        device = next(each for each in (mean, deviation) if isinstance(each, self._torch.Tensor))
+        device = next(
+            parameter
+            for parameter in (mean, deviation)
+            if isinstance(parameter, self._torch.Tensor)
+        )
         if not device.is_cuda:
             return real(mean, deviation, generator=generator)
-        shapes = [each.shape for each in (mean, deviation) if isinstance(each, self._torch.Tensor)]
+        shapes = [
+            parameter.shape
+            for parameter in (mean, deviation)
+            if isinstance(parameter, self._torch.Tensor)
+        ]
         out = device.new_empty(self._torch.broadcast_shapes(*shapes)).normal_(generator=generator)
         return out.mul_(deviation).add_(mean)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same(one: Tensor, another: Tensor) -> bool:
     """Whether these are the same elements in the same places: two views of one tensor need not
     be.
     """
-    same = other.is_cuda and one.data_ptr() == other.data_ptr() and one.dtype is other.dtype
-    return same and one.shape == other.shape and one.stride() == other.stride()
+    same = another.is_cuda and one.data_ptr() == another.data_ptr() and one.dtype is another.dtype
+    return same and one.shape == another.shape and one.stride() == another.stride()

@@ -41,16 +41,18 @@ MOST_NUMBERS = 256
 
 
 class Rules:
-    """Wraps operators of torch over the table `values`; `most` as for `Shapes`.
+    """Wraps operators of torch over the table `values`; `assumes_most` as for `Shapes`.
 
     `metrics` say what a script reads of losses and scores that are not known.
     """
 
-    def __init__(self, torch: ModuleType, values: Values, most: bool, metrics: Metrics) -> None:
+    def __init__(
+        self, torch: ModuleType, values: Values, assumes_most: bool, metrics: Metrics
+    ) -> None:
         self._torch, self._values, self._metrics = torch, values, metrics
         self.assumed = Assumed(torch)
-        self._plausible = Plausible(torch, values, most, self.assumed, metrics)
-        self._shapes = Shapes(torch, values, most, self.assumed)
+        self._plausible = Plausible(torch, values, assumes_most, self.assumed, metrics)
+        self._shapes = Shapes(torch, values, assumes_most, self.assumed)
         self._below = torch._C._after_ADInplaceOrView_keyset
         self._ours = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
         self._library = torch.library.Library("aten", "IMPL")
@@ -91,8 +93,8 @@ class Rules:
         below = self._torch._C._after_autograd_keyset if past else self._below
         tensors = [
             index
-            for index, each in enumerate(operator._schema.arguments)
-            if str(each.type) in ("Tensor", "Tensor?")
+            for index, argument in enumerate(operator._schema.arguments)
+            if str(argument.type) in ("Tensor", "Tensor?")
         ]
 
         def called(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,16 +137,14 @@ class Rules:
 
     def _with_tensors(self, args: tuple[Any, ...], tensors: list[int]) -> tuple[Any, ...]:
         """Return the arguments with tensors in place of numbers, as the operator has them."""
-        given, plain = list(args), self._torch.Tensor
-        like = (
-            args[0]
-            if type(args[0]) is plain
-            else next((each for each in args if isinstance(each, plain)), None)
-        )
+        arguments, plain = list(args), self._torch.Tensor
+        like = args[0]
+        if type(like) is not plain:
+            like = next((argument for argument in args if isinstance(argument, plain)), None)
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
-                given[index] = self._tensor(args[index], like)
-        return tuple(given)
+                arguments[index] = self._tensor(args[index], like)
+        return tuple(arguments)
 
     def _tensor(self, number: complex, like: Tensor | None) -> Tensor:
         """Return a number as a tensor that nobody writes to, of the type of what is computed of
@@ -156,18 +156,18 @@ class Rules:
         torch = self._torch
         kind = like is not None and (like.dtype, like.dim() > 0)
         key = number, type(number), kind, torch.get_default_dtype()
-        found = self._numbers.get(key) if number else None  # 0.0 and -0.0 are one key
-        if found is None:
+        tensor = self._numbers.get(key) if number else None  # 0.0 and -0.0 are one key
+        if tensor is None:
             if (
                 like is not None and type(like) is not torch.Tensor
             ):  # a tensor's class may not know (DTensor)
                 like = torch.empty((1,) * like.dim(), dtype=like.dtype, device="cpu")
             dtype = None if like is None else torch.result_type(like, number)
-            found = torch._C._VariableFunctions.scalar_tensor(number, dtype=dtype, device="cpu")
+            tensor = torch._C._VariableFunctions.scalar_tensor(number, dtype=dtype, device="cpu")
             if len(self._numbers) >= MOST_NUMBERS:
                 self._numbers.clear()
-            self._numbers[key] = found
-        return found
+            self._numbers[key] = tensor
+        return tensor
 
     # -- operators that are computed ---------------------------------------------------------------
 
@@ -192,13 +192,13 @@ class Rules:
         name, first = _name(operator), out[0] if isinstance(out, tuple) else out
         mark = self._values.mark(args)
         one = self._values.everywhere(args[0]) if name in _OF_ONE and len(args) == 1 else None
-        known = self._values.on_host(args) if one is None else [one]
-        if known is None and name == "where":
-            known = self._on_one_side(args)
+        host_args = self._values.on_host(args) if one is None else [one]
+        if host_args is None and name == "where":
+            host_args = self._on_one_side(args)
         if name in COUNTS and mark is not None and mark.equals:
-            known = None  # how many are right is a score, also where each was made up
-        if known is not None and "device" not in kwargs:
-            values = computed(operator, *known, **kwargs)
+            host_args = None  # how many are right is a score, also where each was made up
+        if host_args is not None and "device" not in kwargs:
+            values = computed(operator, *host_args, **kwargs)
             if values is not None:
                 self._values.note_all(out, values, self._plausible.after(name, mark))
             return
@@ -215,11 +215,11 @@ class Rules:
         """Return the arguments of a `where` that takes all from one side, which alone is known;
         else None.
         """
-        condition = self._values.seen(args[0])
+        condition = self._values.values_of(args[0])
         if condition is None or not condition.numel() or condition.any() != condition.all():
             return None
-        (taken,) = self._values.on_host(args[1:2] if condition.any() else args[2:3]) or [None]
-        return None if taken is None else [condition, taken, taken]
+        (selected,) = self._values.on_host(args[1:2] if condition.any() else args[2:3]) or [None]
+        return None if selected is None else [condition, selected, selected]
 
     def _large(
         self, operator: Any, out: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -229,46 +229,48 @@ class Rules:
         """
         if self._values.is_gradient(out):
             return
-        if not any(self._values.has(each) for each in args):
+        if not any(self._values.has(arg) for arg in args):
             name = _name(operator)
-            asked = name in {"isnan", "isinf", "eq", "ne", *COMPARED} and self._values.applies(out)
-            value = self._plausible.of(name, args, out) if asked else None
+            assumable = name in {"isnan", "isinf", "eq", "ne", *COMPARED} and self._values.applies(
+                out
+            )
+            value = self._plausible.of(name, args, out) if assumable else None
             if value is not None:
                 self._values.make(out, lazy.Full(self._torch, value, out.dtype))
             return
-        given = []
-        for each in args:
-            known = each
-            if isinstance(each, self._torch.Tensor):
-                if each.dim():
-                    known = self._values.lazy(each) if each.is_cuda else None
+        operands = []
+        for arg in args:
+            operand = arg
+            if isinstance(arg, self._torch.Tensor):
+                if arg.dim():
+                    operand = self._values.lazy(arg) if arg.is_cuda else None
                 else:
-                    host = self._values.on_host((each,))
-                    known = None if host is None else host[0].clone()
-                if known is None:
+                    host = self._values.on_host((arg,))
+                    operand = None if host is None else host[0].clone()
+                if operand is None:
                     return
-            given.append(known)
-        if any(isinstance(each, lazy.LazyView) for each in given):
-            made = computed(lazy.elementwise, self._torch, operator, out.shape, given, kwargs)
-            self._values.make(out, made, self._values.mark(args))
+            operands.append(operand)
+        if any(isinstance(operand, lazy.LazyView) for operand in operands):
+            recipe = computed(lazy.elementwise, self._torch, operator, out.shape, operands, kwargs)
+            self._values.make(out, recipe, self._values.mark(args))
 
     def triangle(self, operator: Any, real: Function, tensor: Tensor, diagonal: int = 0) -> Tensor:
         """Compute triu or tril; of a large result keep how it is made."""
         out = real(tensor, diagonal)
         if self._values.keeps(out):
-            known = self._values.seen(tensor)
-            if known is not None:
-                self._values.note(out, operator(known, diagonal), self._values.mark((tensor,)))
+            host_values = self._values.values_of(tensor)
+            if host_values is not None:
+                self._values.note(
+                    out, operator(host_values, diagonal), self._values.mark((tensor,))
+                )
             return out
-        found = (
-            self._values.lazy(tensor)
-            if self._values.has(tensor) and tensor.is_contiguous()
-            else None
-        )
-        if found is not None and not found.offset:
+        view = None
+        if self._values.has(tensor) and tensor.is_contiguous():
+            view = self._values.lazy(tensor)
+        if view is not None and not view.offset:
             upper = operator is self._torch.ops.aten.triu.default
-            made = lazy.triangle(self._torch, found.lazy, tensor.shape, diagonal, upper)
-            self._values.make(out, made, self._values.mark((tensor,)))
+            recipe = lazy.triangle(self._torch, view.lazy, tensor.shape, diagonal, upper)
+            self._values.make(out, recipe, self._values.mark((tensor,)))
         return out
 
     def in_place(
@@ -276,12 +278,12 @@ class Rules:
     ) -> Tensor:
         """Compute what is written to the first argument."""
         kept = self._values.of(target) if self._values.keeps(target) else None
-        known = None if kept is None else self._values.on_host(args)
-        mark = None if known is None else self._values.mark((target, *args))
+        host_args = None if kept is None else self._values.on_host(args)
+        mark = None if host_args is None else self._values.mark((target, *args))
         real(target, *args, **kwargs)
         self._raise_version(target)
         # The values share their storage with `kept`.
-        if known is not None and computed(operator, kept, *known, **kwargs) is not None:
+        if host_args is not None and computed(operator, kept, *host_args, **kwargs) is not None:
             self._values.wrote(target, mark)
         else:
             self._values.forget(target)
@@ -293,20 +295,20 @@ class Rules:
         """
         if self._values.keeps(target):
             return self.in_place(operator, real, target, *written)
-        known = self._values.lazy(target) if self._values.has(target) else None
-        given = None if known is None else self._values.on_host(written)
+        view = self._values.lazy(target) if self._values.has(target) else None
+        host_args = None if view is None else self._values.on_host(written)
         if (
-            known is None
-            or given is None
-            or type(known.lazy) is not lazy.Full
-            or not lazy.is_whole(known, target.shape)
+            view is None
+            or host_args is None
+            or type(view.lazy) is not lazy.Full
+            or not lazy.is_whole(view, target.shape)
         ):
             return self.over(operator, real, target, *written)
         mark = self._values.mark((target, *written))
         real(target, *written)
-        made = computed(lazy.scattered, self._torch, known.lazy, target.shape, given)
+        recipe = computed(lazy.scattered, self._torch, view.lazy, target.shape, host_args)
         self._written_over(target)
-        self._values.make(target, made, mark)
+        self._values.make(target, recipe, mark)
         return target
 
     def over(
@@ -330,29 +332,22 @@ class Rules:
     # -- reading -----------------------------------------------------------------------------------
 
     def local_scalar_dense(self, real: Function, tensor: Tensor) -> Any:
-        mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
-        unknown = known is None and (mark is None or mark.equals)
+        mark, host_values = self._values.mark((tensor,)), self._values.values_of(tensor)
+        unknown = host_values is None and (mark is None or mark.equals)
         self.assumed.read(None if unknown else mark)
-        if known is not None:
-            return known.item()
+        if host_values is not None:
+            return host_values.item()
         value, is_made_up = Reads.of_zeros(lambda: real(tensor))
-        return (
-            self._unknown(tensor, value)
-            if is_made_up and unknown and self._values.applies(tensor)
-            else value
-        )
+        if is_made_up and unknown and self._values.applies(tensor):
+            return self._unknown(tensor, value)
+        return value
 
     def _number(self) -> float:
         """Return what is read now of floating point that is not known."""
-        line, metrics = (
-            self.assumed.line() if self._torch.is_grad_enabled() else None,
-            self._metrics,
-        )
-        return (
-            metrics.number(self.assumed.place())
-            if line is None
-            else metrics.number_in_training(line)
-        )
+        line = self.assumed.line() if self._torch.is_grad_enabled() else None
+        if line is None:
+            return self._metrics.number(self.assumed.place())
+        return self._metrics.number_in_training(line)
 
     def _unknown(self, tensor: Tensor, zero: Any) -> Any:
         """Return what the script reads of one value that is not known, nor anything of it."""
@@ -362,7 +357,7 @@ class Rules:
             return zero
         line = self.assumed.line() if tensor.dtype is self._torch.bool else None
         if line is not None:
-            return self._metrics.truth(line, self.assumed.asked())
+            return self._metrics.truth(line, self.assumed.doubt_condition())
         self.assumed.unknown()
         return zero
 
@@ -377,25 +372,25 @@ class Rules:
             return out
         device = kwargs.get("device")
         if device is not None and device.type == "cpu":
-            mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
+            mark, host_values = self._values.mark((tensor,)), self._values.values_of(tensor)
             equal = (
-                known is None
+                host_values is None
                 and mark is not None
                 and mark.equals
                 and tensor.dtype is self._torch.bool
             )
             self.assumed.read(None if equal else mark)
-            if known is not None:
-                return known.clone().to(kwargs.get("dtype") or tensor.dtype)
-            asked = self.assumed.asked() if equal else None
-            return self._filled(tensor, lambda: real(tensor, **kwargs), asked)
+            if host_values is not None:
+                return host_values.clone().to(kwargs.get("dtype") or tensor.dtype)
+            question = self.assumed.doubt_condition() if equal else None
+            return self._filled(tensor, lambda: real(tensor, **kwargs), question)
         out = real(tensor, **kwargs)
         truths = (
             tensor.dtype is self._torch.bool
             and not out.is_floating_point()
             and self._values.keeps(out)
         )
-        if truths and self._values.seen(tensor) is None:
+        if truths and self._values.values_of(tensor) is None:
             mark = self._values.mark((tensor,)) or self.assumed.mark_of_unknown()
             self._values.note(out, None, mark._replace(truths=True))
         else:
@@ -403,13 +398,13 @@ class Rules:
         return out
 
     def _filled(
-        self, source: Tensor, copy: Callable[[], Tensor], asked: str | None = None
+        self, source: Tensor, copy: Callable[[], Tensor], question: str | None = None
     ) -> Tensor:
         """Return what is copied to the host; numbers that are not known may be losses, and are what
         those are.
 
-        `asked`: whether some are equal, as predictions and labels, which is so of all of them, or
-        of none.
+        `question`: whether some are equal, as predictions and labels, which is so of all of
+        them, or of none.
         """
         out, is_made_up = Reads.of_zeros(copy)
         few = source.numel() <= MOST_METRICS and self._values.applies(source)
@@ -417,21 +412,21 @@ class Rules:
             number: float = 0
             if source.is_floating_point():
                 number = self._number()
-            elif asked is not None:
-                number = self._metrics.truth(self.assumed.place(), asked)
+            elif question is not None:
+                number = self._metrics.truth(self.assumed.place(), question)
             if number:
                 with self._unwatched():
                     out.detach().fill_(number)
         return out
 
-    def equal(self, real: Function, one: Tensor, other: Tensor) -> bool:
-        known = (
-            self._values.on_host((one, other)) if one.is_cuda else None
+    def equal(self, real: Function, one: Tensor, another: Tensor) -> bool:
+        host_args = (
+            self._values.on_host((one, another)) if one.is_cuda else None
         )  # else below would come here again
-        if known is None:
-            return real(one, other)
-        self.assumed.read(self._values.mark((one, other)))
-        return self._torch.equal(*known)
+        if host_args is None:
+            return real(one, another)
+        self.assumed.read(self._values.mark((one, another)))
+        return self._torch.equal(*host_args)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -466,9 +461,9 @@ class Rules:
         """The same where there is a target."""
         if source.is_cuda and not target.is_cuda:
             self.assumed.read(self._values.mark((source,)))
-            known = self._values.seen(source)
-            if known is not None:
-                real(target, known, non_blocking)
+            host_values = self._values.values_of(source)
+            if host_values is not None:
+                real(target, host_values, non_blocking)
                 self._raise_version(target)
                 return target
             self._filled(source, lambda: real(target, source, non_blocking))
@@ -476,10 +471,13 @@ class Rules:
             return target
         real(target, source, non_blocking)
         if target.is_cuda and self._values.small(target):
-            known = self._values.seen(source) if source.is_cuda else source
-            if known is not None and type(known) in (self._torch.Tensor, self._torch.nn.Parameter):
+            host_values = self._values.values_of(source) if source.is_cuda else source
+            if host_values is not None and type(host_values) in (
+                self._torch.Tensor,
+                self._torch.nn.Parameter,
+            ):
                 return self._written(
-                    target, lambda host: host.copy_(known), self._values.mark((source,))
+                    target, lambda host: host.copy_(host_values), self._values.mark((source,))
                 )
         self._written_over(target)
         if target.is_cuda and not source.is_cuda and target.shape == source.shape:
@@ -491,12 +489,14 @@ class Rules:
         return self._written(target, lambda host: host.fill_(value))
 
     def fill_with(self, real: Function, target: Tensor, value: Tensor) -> Tensor:
-        known = self._values.on_host((value,))
+        host_args = self._values.on_host((value,))
         real(target, value)
-        if known is None:
+        if host_args is None:
             self._written_over(target)
             return target
-        return self._written(target, lambda host: host.fill_(known[0]), self._values.mark((value,)))
+        return self._written(
+            target, lambda host: host.fill_(host_args[0]), self._values.mark((value,))
+        )
 
     def zero_(self, real: Function, target: Tensor) -> Tensor:
         # That of a plain tensor calls `fill_`, of which no more is to be seen.
@@ -507,9 +507,11 @@ class Rules:
 
     def foreach_add_(self, real: Function, targets: Sequence[Tensor], number: Any) -> None:
         """Optimizers count their steps by this where the counts are on the device."""
-        known = [self._values.of(each) if self._values.keeps(each) else None for each in targets]
+        hosts = [
+            self._values.of(target) if self._values.keeps(target) else None for target in targets
+        ]
         self._each_added(real, targets, number)
-        for target, host in zip(targets, known):  # noqa: B905 - since Python 3.10
+        for target, host in zip(targets, hosts):  # noqa: B905 - since Python 3.10
             self._raise_version(target)
             if host is not None and computed(host.add_, number) is not None:
                 self._values.wrote(target)
@@ -526,7 +528,7 @@ class Rules:
         self, real: Function, targets: Sequence[Tensor], *args: Any, **kwargs: Any
     ) -> None:
         """Go on; on the host torch calls `add_` for each of them, which needs no kernel of ours."""
-        if any(each.is_cuda for each in targets):
+        if any(target.is_cuda for target in targets):
             real(targets, *args, **kwargs)
             return
         with self._unwatched():
@@ -540,11 +542,11 @@ class Rules:
         """GradScaler looks whether its gradients are finite. All are: what was found before
         holds.
         """
-        known, mark = self._values.has(found_inf), self._values.mark((found_inf,))
+        is_known, mark = self._values.has(found_inf), self._values.mark((found_inf,))
         real(gradients, found_inf, inverse_scale)
-        for each in (*gradients, found_inf):
-            self._raise_version(each)
-        if known:
+        for tensor in (*gradients, found_inf):
+            self._raise_version(tensor)
+        if is_known:
             self._values.wrote(found_inf, mark)
 
     def scale_updated(
@@ -560,20 +562,21 @@ class Rules:
         nothing was found.
         """
         kept = [
-            self._values.of(each) if self._values.keeps(each) else None for each in (scale, growth)
+            self._values.of(tensor) if self._values.keeps(tensor) else None
+            for tensor in (scale, growth)
         ]
-        found = self._values.on_host((found_inf,)) or [
+        host_inf = self._values.on_host((found_inf,)) or [
             self._torch.zeros(found_inf.shape, device="cpu")
         ]
         real(scale, growth, found_inf, *rule)
-        known = all(host is not None for host in kept)
-        done = known and computed(operator, *kept, *found, *rule) is not None
-        for each in (scale, growth):
-            self._raise_version(each)
-            if done:
-                self._values.wrote(each)
+        are_known = all(host is not None for host in kept)
+        is_computed = are_known and computed(operator, *kept, *host_inf, *rule) is not None
+        for tensor in (scale, growth):
+            self._raise_version(tensor)
+            if is_computed:
+                self._values.wrote(tensor)
             else:
-                self._values.forget(each)
+                self._values.forget(tensor)
         return scale
 
 

@@ -27,14 +27,16 @@ MOST_SORTED = 1 << 20
 
 
 class Shapes:
-    """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else
-    nothing.
+    """Kernels over the table `values`; `assumes_most`: of unknown masks, everything is selected,
+    else nothing.
 
     `assumed` is told where a shape follows from what is made up.
     """
 
-    def __init__(self, torch: ModuleType, values: Values, most: bool, assumed: Assumed) -> None:
-        self._torch, self._values, self._most = torch, values, most
+    def __init__(
+        self, torch: ModuleType, values: Values, assumes_most: bool, assumed: Assumed
+    ) -> None:
+        self._torch, self._values, self._assumes_most = torch, values, assumes_most
         self._assumed = assumed
 
     def _on_host(self, args: Sequence[Any]) -> list[Any] | None:
@@ -55,29 +57,29 @@ class Shapes:
         first = args[0]
         if not self._values.applies(first):
             return real(*args)
-        known = self._on_host(args)
-        found = None if known is None else computed(host, *known)
-        if found is not None:
+        host_args = self._on_host(args)
+        result = None if host_args is None else computed(host, *host_args)
+        if result is not None:
             device, mark = first.device, self._values.mark(args)
             self._assumed.shaped(mark)
-            if isinstance(found, tuple):
-                return tuple(self._values.on_device(each, device, mark) for each in found)
-            return self._values.on_device(found, device, mark)
+            if isinstance(result, tuple):
+                return tuple(self._values.on_device(part, device, mark) for part in result)
+            return self._values.on_device(result, device, mark)
         doubts.note("value-shape", "shapes follow from values")
-        return upper() if self._most else real(*args)
+        return upper() if self._assumes_most else real(*args)
 
     def nonzero(self, real: Function, tensor: Tensor) -> Tensor:
         def upper() -> Tensor:
             return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=self._torch.long)
 
         large = not self._values.small(tensor) and self._values.has(tensor)
-        found = self._values.lazy(tensor) if large else None
+        view = self._values.lazy(tensor) if large else None
         if (
-            found is not None
-            and type(found.lazy) is lazy.Scattered
-            and lazy.is_whole(found, tensor.shape)
+            view is not None
+            and type(view.lazy) is lazy.Scattered
+            and lazy.is_whole(view, tensor.shape)
         ):
-            places, mark = found.lazy.nonzero(), self._values.mark((tensor,))
+            places, mark = view.lazy.nonzero(), self._values.mark((tensor,))
             if places is not None:
                 self._assumed.shaped(mark)
                 rows = self._torch.stack(self._torch.unravel_index(places, tensor.shape), 1)
@@ -90,11 +92,15 @@ class Shapes:
 
         if not tensor.is_cuda:
             return real(tensor, mask)
-        known = self._on_host((mask,))
-        if known is not None:
+        host_args = self._on_host((mask,))
+        if host_args is not None:
             self._assumed.shaped(self._values.mark((mask,)))
             return tensor.new_empty(
-                int(known[0].expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+                int(
+                    host_args[0]
+                    .expand(self._torch.broadcast_shapes(tensor.shape, mask.shape))
+                    .sum()
+                )
             )
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
@@ -147,23 +153,29 @@ class Shapes:
         if not self._values.applies(tensor) or count < 2 or tensor.is_coalesced():
             return real(tensor)
         places = tensor._indices()
-        known = self._values.seen(places) if count <= MOST_SORTED else None
-        distinct = None if known is None else computed(self._torch.unique, known, dim=1)
+        host_values = self._values.values_of(places) if count <= MOST_SORTED else None
+        distinct = None if host_values is None else computed(self._torch.unique, host_values, dim=1)
         if distinct is not None:
             self._assumed.shaped(self._values.mark((places,)))
-            left = distinct.shape[1]
+            entries = distinct.shape[1]
         else:
-            left = min(count, math.prod(tensor.shape[: tensor.sparse_dim()])) if self._most else 0
-        if not left:
+            entries = (
+                min(count, math.prod(tensor.shape[: tensor.sparse_dim()]))
+                if self._assumes_most
+                else 0
+            )
+        if not entries:
             return real(tensor)
         # The places as one number each, their order, and where each begins; a radix sort has
         # another copy of two (aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu,
         # _coalesce_sparse_cuda, 2.11; thrust).
-        flat, *others = (places.new_empty((count,)) for _ in range(3))
+        flat, *copies = (places.new_empty((count,)) for _ in range(3))
         places.new_empty((2 * count,))
-        values = tensor._values().new_empty((left, *tensor._values().shape[1:]))
-        places = flat[None, :left] if len(places) == 1 else places.new_empty((len(places), left))
-        del others
+        values = tensor._values().new_empty((entries, *tensor._values().shape[1:]))
+        places = (
+            flat[None, :entries] if len(places) == 1 else places.new_empty((len(places), entries))
+        )
+        del copies
         return self._torch.sparse_coo_tensor(
             places, values, tensor.shape, check_invariants=False, is_coalesced=True
         )
@@ -174,19 +186,21 @@ class Shapes:
         """What is not known is below `minlength`, where a script names that: it has no more
         classes.
         """
-        known, given = self._values.seen(tensor), self._values.on_host((weights,))
-        weighed = given[0] if given else None
+        host_values, host_weights = self._values.values_of(tensor), self._values.on_host((weights,))
+        weighed = host_weights[0] if host_weights else None
         counted = (
-            None if known is None else computed(self._torch.bincount, known, weighed, minlength)
+            None
+            if host_values is None
+            else computed(self._torch.bincount, host_values, weighed, minlength)
         )
-        if known is None and minlength:
+        if host_values is None and minlength:
             return tensor.new_empty((minlength,), dtype=self._counts(weights))
-        if known is None or counted is None or not known.numel():
+        if host_values is None or counted is None or not host_values.numel():
             return real(tensor, weights, minlength)
         mark = self._values.mark((tensor, weights))
         if len(counted) > minlength:
             self._assumed.shaped(mark)
-        if given:
+        if host_weights:
             return self._values.on_device(counted, tensor.device, mark)
         return tensor.new_empty(counted.shape, dtype=self._counts(weights))
 
@@ -201,12 +215,14 @@ class Shapes:
     ) -> Tensor:
         if not repeats.is_cuda:
             return real(repeats, output_size=output_size)
-        known = self._values.seen(repeats)
-        found = None if known is None else computed(self._torch.repeat_interleave, known)
-        if found is not None:
+        host_values = self._values.values_of(repeats)
+        result = (
+            None if host_values is None else computed(self._torch.repeat_interleave, host_values)
+        )
+        if result is not None:
             mark = self._values.mark((repeats,))
             self._assumed.shaped(mark)
-            return self._values.on_device(found, repeats.device, mark)
+            return self._values.on_device(result, repeats.device, mark)
         doubts.note("value-shape", "shapes follow from values")
         return repeats.new_zeros(
             repeats.numel() if output_size is None else output_size, dtype=self._torch.long
@@ -217,11 +233,15 @@ class Shapes:
             return real(tensor, indices)
         out = real(tensor, self._without_masks(indices))
         if self._values.small(out):
-            known = self._values.on_host((tensor, [each for each in indices if each is not None]))
-            if known is not None:
-                given = iter(known[1])
-                places = tuple(slice(None) if each is None else next(given) for each in indices)
-                values = computed(known[0].__getitem__, places)
+            host_args = self._values.on_host(
+                (tensor, [index for index in indices if index is not None])
+            )
+            if host_args is not None:
+                host_indices = iter(host_args[1])
+                places = tuple(
+                    slice(None) if index is None else next(host_indices) for index in indices
+                )
+                values = computed(host_args[0].__getitem__, places)
                 if values is not None:
                     self._values.note(out, values, self._values.mark((tensor, indices)))
         return out
@@ -237,13 +257,14 @@ class Shapes:
         if tensor.is_cuda:
             indices = self._without_masks(indices, self._selected(tensor, indices, values))
         kept = self._values.of(tensor) if tensor.is_cuda and self._values.small(tensor) else None
-        known = None if kept is None else self._values.on_host((indices, values))
-        mark = None if known is None else self._values.mark((tensor, indices, values))
+        host_args = None if kept is None else self._values.on_host((indices, values))
+        mark = None if host_args is None else self._values.mark((tensor, indices, values))
         real(tensor, indices, values, *options)
         self._torch.autograd.graph.increment_version(tensor)
         if (
-            known is not None
-            and computed(self._torch.ops.aten._index_put_impl_, kept, *known, *options) is not None
+            host_args is not None
+            and computed(self._torch.ops.aten._index_put_impl_, kept, *host_args, *options)
+            is not None
         ):
             self._values.wrote(tensor, mark)
         else:
@@ -259,12 +280,12 @@ class Shapes:
         What is selected is one dimension, where the indices stand or, where others are between
         them, the first (numpy's rule for indices that are arrays).
         """
-        places = [place for place, each in enumerate(indices) if each is not None]
-        given: list[Tensor] = [indices[place] for place in places]
-        masks = [each.dim() for each in given if self._is_mask(each)]
-        if not masks or any(each.dim() > 1 for each in given if not self._is_mask(each)):
+        places = [place for place, index in enumerate(indices) if index is not None]
+        present: list[Tensor] = [indices[place] for place in places]
+        masks = [index.dim() for index in present if self._is_mask(index)]
+        if not masks or any(index.dim() > 1 for index in present if not self._is_mask(index)):
             return None
-        after = tensor.dim() - sum(masks) - (len(given) - len(masks))
+        after = tensor.dim() - sum(masks) - (len(present) - len(masks))
         if places[-1] - places[0] == len(places) - 1:
             after -= places[0]
         axis = values.dim() - 1 - after
@@ -279,15 +300,15 @@ class Shapes:
         """Return indices with numbers in place of masks; of an unknown one, `selected` many, where
         that is given.
         """
-        found = []
-        for each in indices:
-            if each is not None and self._is_mask(each) and each.is_cuda:
+        plain_indices = []
+        for index in indices:
+            if index is not None and self._is_mask(index) and index.is_cuda:
                 places = self.nonzero(
-                    self._torch.nonzero, each
+                    self._torch.nonzero, index
                 )  # not by dispatch: we are below our key
-                if self._on_host((each,)) is None and selected not in (None, 1):
-                    places = places.new_zeros((selected, each.dim()))
-                found += places.unbind(1)
+                if self._on_host((index,)) is None and selected not in (None, 1):
+                    places = places.new_zeros((selected, index.dim()))
+                plain_indices += places.unbind(1)
             else:
-                found.append(each)
-        return found
+                plain_indices.append(index)
+        return plain_indices

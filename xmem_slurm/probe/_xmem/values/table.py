@@ -77,11 +77,11 @@ class Values:
 
         self._torch, self._weak = torch, StorageWeakRef
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._known: dict[int, KnownStorage] = {}
+        self._entries: dict[int, KnownStorage] = {}
         self._purge_at = PURGE
         self._storages = torch.UntypedStorage
         self._budget = lazy.LookQuota()
-        self._here = threading.local()
+        self._of_thread = threading.local()
         self._kernels, self._origins = [], None
         self._marked = False  # most scripts make up nothing: then nobody looks for marks
 
@@ -101,44 +101,44 @@ class Values:
         """Return the values of a tensor as one on the host, which shares them; None where they are
         not kept.
         """
-        found = self._entry(tensor)
-        if found is None or type(found.contents) is not self._storages:
+        entry = self._entry(tensor)
+        if entry is None or type(entry.contents) is not self._storages:
             return None
         host = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
-        return host.set_(found.contents, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return host.set_(entry.contents, tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    def seen(self, tensor: Tensor) -> Tensor | None:
+    def values_of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor to look at, made if need be; None where they are not
         known.
         """
-        found = self._entry(tensor)
-        if found is None or found.contents is None:
+        entry = self._entry(tensor)
+        if entry is None or entry.contents is None:
             return None
-        if type(found.contents) is self._storages:
+        if type(entry.contents) is self._storages:
             return self.of(tensor)
         if not self.small(tensor) and (
             self.is_gradient(tensor) or not self._budget.allows(tensor.numel())
         ):
             return None
-        if tensor.dtype is not found.dtype:
+        if tensor.dtype is not entry.dtype:
             return None
         size = tensor.size()
         return computed(
-            found.contents.part, self._budget, size, tensor.stride(), tensor.storage_offset()
+            entry.contents.part, self._budget, size, tensor.stride(), tensor.storage_offset()
         )
 
     def everywhere(self, tensor: Tensor) -> Tensor | None:
         """Return the one number that a large tensor has everywhere, as a host tensor; None where it
         is not known so.
         """
-        found = self._entry(tensor)
+        entry = self._entry(tensor)
         if (
-            found is None
-            or type(found.contents) is not lazy.Full
-            or tensor.dtype is not found.dtype
+            entry is None
+            or type(entry.contents) is not lazy.Full
+            or tensor.dtype is not entry.dtype
         ):
             return None
-        return found.contents.one
+        return entry.contents.one
 
     def is_gradient(self, tensor: Tensor) -> bool:
         """Whether it is computed with in a backward pass: what begins with ones is soon known, and
@@ -152,17 +152,17 @@ class Values:
 
     def may_know(self, args: Iterable[Any]) -> bool:
         """Whether there may be an entry for one of these; false only where there is none."""
-        plain, known = self._plain, self._known
-        if not known:
+        plain, entries = self._plain, self._entries
+        if not entries:
             return False
-        for each in args:
-            if type(each) in plain:
+        for arg in args:
+            if type(arg) in plain:
                 try:
-                    if each.is_cuda and address(each) in known:
+                    if arg.is_cuda and address(arg) in entries:
                         return True
                 except RuntimeError:  # it has no address
                     return True
-            elif isinstance(each, (list, tuple)) and self.may_know(each):
+            elif isinstance(arg, (list, tuple)) and self.may_know(arg):
                 return True
         return False
 
@@ -170,40 +170,44 @@ class Values:
         """Return the mark of what was assumed of these arguments: one that decides, where there is
         one; else None.
         """
-        found = None
+        strongest = None
         if self._marked:
-            for each in args:
-                if isinstance(each, (list, tuple)):
-                    mark = self.mark(each)
+            for arg in args:
+                if isinstance(arg, (list, tuple)):
+                    mark = self.mark(arg)
                 else:
-                    entry = self._entry(each) if isinstance(each, self._torch.Tensor) else None
+                    entry = self._entry(arg) if isinstance(arg, self._torch.Tensor) else None
                     mark = None if entry is None else entry.mark
-                if mark is not None and (found is None or mark.decides):
-                    found = mark
-        return found
+                if mark is not None and (strongest is None or mark.decides):
+                    strongest = mark
+        return strongest
 
     def _entry(self, tensor: Tensor) -> KnownStorage | None:
         """Return the entry of a tensor's storage, where it holds still; that it was looked up is
         noted.
         """
-        if not self._known or not self.applies(tensor) or tensor.layout is not self._torch.strided:
+        if (
+            not self._entries
+            or not self.applies(tensor)
+            or tensor.layout is not self._torch.strided
+        ):
             return None
         key = address(tensor)
-        found = self._known.get(key)
-        if found is None or found.storage.expired() or tensor.is_inference():
+        entry = self._entries.get(key)
+        if entry is None or entry.storage.expired() or tensor.is_inference():
             return None
         version = tensor._version
-        if found.version != version:
-            if version > found.version:
-                self._known.pop(key, None)
+        if entry.version != version:
+            if version > entry.version:
+                self._entries.pop(key, None)
             return None
         if self._kernels:
-            origins = found.origins
+            origins = entry.origins
             if origins is not None and origins[0] is self._origins:
                 self._kernels[-1].update(origins[1])
             else:
                 self._kernels[-1].add(key)
-        return found
+        return entry
 
     @contextlib.contextmanager
     def origins(self) -> Iterator[set[int]]:
@@ -229,21 +233,21 @@ class Values:
         try:
             return kernel()
         finally:
-            found = self._kernels.pop()
+            addresses = self._kernels.pop()
             if looks() != before:
-                self._origins |= found
+                self._origins |= addresses
 
     def fingerprint(self, tensor: Tensor) -> object | None:
         """Return what tells the values of a tensor from others; None where they are not known."""
         if self._entry(tensor) is None:
             return None
-        values = self.seen(tensor) if self.small(tensor) else None
+        values = self.values_of(tensor) if self.small(tensor) else None
         return object() if values is None else hash(tuple(values.flatten().tolist()))
 
     def small(self, tensor: Tensor) -> bool:
         """Whether values of such a tensor are kept."""
-        most = MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_ELEMENTS
-        return tensor.numel() <= most
+        limit = MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_ELEMENTS
+        return tensor.numel() <= limit
 
     def keeps(self, tensor: Tensor) -> bool:
         """Whether values of this tensor are kept. Most are too large: that is seen first, as every
@@ -262,16 +266,16 @@ class Values:
             if values is not None:
                 self.refer(tensor, values, mark)
             return
-        storage = self._own(tensor)
+        storage = self._sole_storage(tensor)
         if storage is None:
             return
         host = None
         if values is not None:
             host = self._torch.UntypedStorage(storage.nbytes())
-            own = self._torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
+            kept = self._torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
                 host, 0, tensor.size(), tensor.stride()
             )
-            own.copy_(values)
+            kept.copy_(values)
         self._put(tensor, storage, host, mark)
 
     def note_all(self, out: Any, values: Any, mark: AssumedMark | None) -> None:
@@ -284,11 +288,9 @@ class Values:
         """Keep where the values of a large tensor are: in `values`, of the same shape on the
         host.
         """
-        storage = (
-            self._own(tensor)
-            if self.applies(tensor) and not getattr(self._here, "moves_bytes", False)
-            else None
-        )
+        storage = None
+        if self.applies(tensor) and not getattr(self._of_thread, "moves_bytes", False):
+            storage = self._sole_storage(tensor)
         if storage is None or values.is_inference() or type(values) not in self._plain:
             return
         if values.stride() != tensor.stride() or values.layout is not self._torch.strided:
@@ -310,7 +312,7 @@ class Values:
         """
         has_order = type(recipe) is lazy.Full or tensor.is_contiguous()
         if recipe is not None and self.applies(tensor) and has_order:
-            storage = self._own(tensor)
+            storage = self._sole_storage(tensor)
             if storage is not None:
                 self._put(tensor, storage, recipe, mark)
 
@@ -320,35 +322,35 @@ class Values:
             return
         mark = self.mark((tensor,))
         if self.keeps(out):
-            self.note(out, self.seen(tensor), mark)
+            self.note(out, self.values_of(tensor), mark)
         elif out.is_cuda and tensor.dim():
-            found, dtype = self.lazy(tensor), out.dtype
-            if found is not None:
-                made = lazy.elementwise(
-                    self._torch, lambda part: part.to(dtype), out.shape, [found], {}
+            view, dtype = self.lazy(tensor), out.dtype
+            if view is not None:
+                recipe = lazy.elementwise(
+                    self._torch, lambda part: part.to(dtype), out.shape, [view], {}
                 )
-                self.make(out, made, mark)
+                self.make(out, recipe, mark)
 
     def lazy(self, tensor: Tensor) -> LazyView | None:
         """Return what makes the values of a tensor with those around it, or None."""
-        found = self._entry(tensor)
-        if found is None or found.contents is None:
+        entry = self._entry(tensor)
+        if entry is None or entry.contents is None:
             return None
-        if type(found.contents) is not self._storages:
-            if tensor.dtype is not found.dtype:
+        if type(entry.contents) is not self._storages:
+            if tensor.dtype is not entry.dtype:
                 return None
             return lazy.LazyView(
-                found.contents, tensor.size(), tensor.stride(), tensor.storage_offset()
+                entry.contents, tensor.size(), tensor.stride(), tensor.storage_offset()
             )
-        own = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
-        own = own.set_(
-            found.contents, 0, (found.contents.nbytes() // tensor.element_size(),), (1,)
+        elements = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+        elements = elements.set_(
+            entry.contents, 0, (entry.contents.nbytes() // tensor.element_size(),), (1,)
         ).clone()
-        source = lazy.HostSource(self._torch, own, own.dtype)
-        source.held = own
+        source = lazy.HostSource(self._torch, elements, elements.dtype)
+        source.held = elements
         return lazy.LazyView(source, tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def _own(self, tensor: Tensor) -> Storage | None:
+    def _sole_storage(self, tensor: Tensor) -> Storage | None:
         """Return the storage of a tensor that has it for itself, else None."""
         if tensor.layout is not self._torch.strided or not tensor.numel() or tensor.is_inference():
             return None
@@ -363,18 +365,18 @@ class Values:
         A checkpoint that goes to the GPU is mapped, and larger than memory; its holes take room
         once they are read.
         """
-        self._here.moves_bytes = True
+        self._of_thread.moves_bytes = True
         try:
             yield
         finally:
-            self._here.moves_bytes = False
+            self._of_thread.moves_bytes = False
 
     def loaded(self, storage: Storage, host: Storage) -> None:
         """A storage was copied to the device: the tensor that torch.load makes over it by `set_`
         has these bytes.
         """
         if storage.nbytes() <= LOADED:
-            self._known[storage.data_ptr()] = KnownStorage(
+            self._entries[storage.data_ptr()] = KnownStorage(
                 storage=self._weak(storage),
                 contents=host.clone(),
                 version=1,
@@ -385,7 +387,7 @@ class Values:
 
     def _put(self, tensor: Tensor, storage: Storage, host: Any, mark: AssumedMark | None) -> None:
         self._marked = self._marked or mark is not None
-        self._known[address(tensor)] = KnownStorage(
+        self._entries[address(tensor)] = KnownStorage(
             storage=self._weak(storage),
             contents=host,
             version=tensor._version,
@@ -393,23 +395,23 @@ class Values:
             dtype=tensor.dtype,
             origins=self._origins_so_far(),
         )
-        if len(self._known) > self._purge_at:
-            for key, each in list(self._known.items()):  # other threads note, too
-                if each.storage.expired():
-                    self._known.pop(key, None)
-            self._purge_at = 2 * len(self._known) + PURGE
+        if len(self._entries) > self._purge_at:
+            for key, entry in list(self._entries.items()):  # other threads note, too
+                if entry.storage.expired():
+                    self._entries.pop(key, None)
+            self._purge_at = 2 * len(self._entries) + PURGE
 
     def wrote(self, tensor: Tensor, mark: AssumedMark | None = None) -> None:
         """The host values of `tensor` were changed as the device's were: they are those of its new
         version.
         """
         key = address(tensor)
-        found = self._known.get(key)
-        if found is not None:
+        entry = self._entries.get(key)
+        if entry is not None:
             if tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
-                mark = found.mark if mark is None else mark
+                mark = entry.mark if mark is None else mark
             self._marked = self._marked or mark is not None
-            self._known[key] = found._replace(
+            self._entries[key] = entry._replace(
                 version=tensor._version, mark=mark, origins=self._origins_so_far()
             )
 
@@ -424,15 +426,15 @@ class Values:
         its own.
         """
         if self.applies(tensor) and tensor.layout is self._torch.strided:
-            self._known.pop(address(tensor), None)
+            self._entries.pop(address(tensor), None)
 
     def on_host(self, args: Sequence[Any]) -> list[Any] | None:
         """Return the arguments with host tensors for those on the device, or None where one is not
         known.
         """
-        found = [self._one_on_host(each) for each in args]
-        lost = any(host is None and each is not None for host, each in zip(found, args))  # noqa: B905
-        return None if lost else found
+        host_args = [self._one_on_host(arg) for arg in args]
+        lost = any(host is None and arg is not None for host, arg in zip(host_args, args))  # noqa: B905
+        return None if lost else host_args
 
     def _one_on_host(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and any(
@@ -441,7 +443,7 @@ class Values:
             return self.on_host(value)
         if not isinstance(value, self._torch.Tensor) or not value.is_cuda:
             return value
-        return self.seen(value)
+        return self.values_of(value)
 
     def on_device(self, values: Tensor, device: Device, mark: AssumedMark | None = None) -> Tensor:
         """Return `values`, a tensor on the host, as one on `device` whose values are known."""

@@ -44,7 +44,7 @@ def check(torch: ModuleType, values: Values, rule: str, name: str) -> Unmoved | 
         return args[0].dtype is not torch.bool and not may_know(args)
 
     def on_host(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
-        return not any(getattr(each, "is_cuda", False) for each in args[:2])
+        return not any(getattr(arg, "is_cuda", False) for arg in args[:2])
 
     def copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """A copy to the host reads values, one to the device brings them; of truth values others
@@ -55,7 +55,9 @@ def check(torch: ModuleType, values: Values, rule: str, name: str) -> Unmoved | 
         return stays and but_truth(args, kwargs)
 
     if rule in ("rules.by_element", "rules.as_a_whole"):
-        return on_host if name in MADE_UP else but_truth if name in COUNTS else of_all
+        if name in MADE_UP:
+            return on_host
+        return but_truth if name in COUNTS else of_all
     if rule in _BY_FIRST and name != "random_":
         return of_first
     return copy if rule == "rules.to_copy" else None
