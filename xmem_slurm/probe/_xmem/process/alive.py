@@ -25,11 +25,11 @@ def watched(make: Function, kind: type) -> Function:
     """Return an `__init__` in place of `make` that keeps note of every object of a class, and of
     its subclasses.
     """
-    made = _watched.setdefault(kind, [])
+    references = _watched.setdefault(kind, [])
 
     @functools.wraps(make)
     def noted_make(thing: object, *args: Any, **kwargs: Any) -> None:
-        made.append(weakref.ref(thing))
+        references.append(weakref.ref(thing))
         make(thing, *args, **kwargs)
 
     return noted_make
@@ -40,7 +40,7 @@ def any_made(kind: type | None) -> bool:
     return bool(_watched.get(kind))
 
 
-def made(kind: type | None) -> list[Any]:
+def of_class(kind: type | None) -> list[Any]:
     """Return what is alive of a watched class."""
     return [
         thing
@@ -58,5 +58,5 @@ def instances(kind: type) -> list[Any]:
     it, between whose parts no other thread can run.
     """
     classes = set(map(type, itertools.chain.from_iterable(itertools.starmap(gc.get_objects, [()]))))
-    kinds = {each for each in classes if issubclass(each, kind)}
+    kinds = {one_class for one_class in classes if issubclass(one_class, kind)}
     return [thing for thing in gc.get_referrers(*kinds) if type(thing) in kinds]

@@ -127,7 +127,7 @@ class Steps:
         return self._waited_for and self._began is not None and now - self._began < WAIT_SECONDS
 
     def _has_unused(self, optimizer_class: type) -> bool:
-        parameters = [_first_parameter(optimizer) for optimizer in alive.made(optimizer_class)]
+        parameters = [_first_parameter(optimizer) for optimizer in alive.of_class(optimizer_class)]
         return any(
             parameter is not None and id(parameter) not in self._seen for parameter in parameters
         )

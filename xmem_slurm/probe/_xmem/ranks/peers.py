@@ -67,7 +67,7 @@ class Peers:
         largest: set[int] = set()
         if module is None:
             return largest
-        for optimizer in alive.made(self._torch.optim.Optimizer):
+        for optimizer in alive.of_class(self._torch.optim.Optimizer):
             if not isinstance(optimizer, module.ZeroRedundancyOptimizer):
                 continue
             parts = [

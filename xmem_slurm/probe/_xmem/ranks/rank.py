@@ -161,7 +161,7 @@ class LoneRank:
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         return sum(
             each.nbytes
-            for model in alive.made(getattr(parallel, "DistributedDataParallel", None))
+            for model in alive.of_class(getattr(parallel, "DistributedDataParallel", None))
             if model.static_graph or not model.find_unused_parameters
             for each in model.module.parameters()
             if each.requires_grad

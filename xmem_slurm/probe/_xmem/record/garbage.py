@@ -34,8 +34,8 @@ class Garbage:
         self._allocated: Any = None
         self._pid: int | None = None
         self._thread: int | None = None
-        self._asked = 0
-        self._before = self._most = 0
+        self._explicit_calls = 0
+        self._before = self._most_freed_bytes = 0
 
     def watch(self, allocated: Callable[[], int]) -> None:
         """Look at each collection from now on; `allocated` says how many bytes are.
@@ -52,21 +52,28 @@ class Garbage:
         """
 
         @functools.wraps(collect)
-        def asked(*args: Any, **kwargs: Any) -> int:
-            self._asked += 1
+        def noted(*args: Any, **kwargs: Any) -> int:
+            self._explicit_calls += 1
             try:
                 return collect(*args, **kwargs)
             finally:
-                self._asked -= 1
+                self._explicit_calls -= 1
 
-        return asked
+        return noted
 
     def _collecting(self, phase: str, about: Mapping[str, int]) -> None:
-        if about["generation"] and not self._asked and os.getpid() == self._pid and self._works():
+        if (
+            about["generation"]
+            and not self._explicit_calls
+            and os.getpid() == self._pid
+            and self._works()
+        ):
             if phase == "start":
                 self._before = self._allocated()
             else:
-                self._most = max(self._most, self._before - self._allocated())
+                self._most_freed_bytes = max(
+                    self._most_freed_bytes, self._before - self._allocated()
+                )
 
     def _works(self) -> bool:
         """Whether this thread is the one that CUDA began in, or one of torch's own, which its
@@ -76,10 +83,18 @@ class Garbage:
         anywhere.
         """
         thread = threading.get_ident()
-        known = threading._active.get(thread)  # type: ignore[attr-defined]
-        return thread == self._thread or known is None or isinstance(known, threading._DummyThread)
+        registered = threading._active.get(thread)  # type: ignore[attr-defined]
+        return (
+            thread == self._thread
+            or registered is None
+            or isinstance(registered, threading._DummyThread)
+        )
 
     def doubt(self, note: Note, peak: int) -> None:
         """Say how much it was; the peak may have it once more."""
-        if self._most > LEAST * peak:
-            note("garbage", "%d MiB" % (self._most >> 20), share=self._most / peak)
+        if self._most_freed_bytes > LEAST * peak:
+            note(
+                "garbage",
+                "%d MiB" % (self._most_freed_bytes >> 20),
+                share=self._most_freed_bytes / peak,
+            )

@@ -97,13 +97,13 @@ class _Piece:
         entries: list[HistoryEntry],
         numbers: list[int],
         sites: list[int],
-        served: int,
+        served_count: int,
         *,
         record: frozenset[str] = frozenset(),
         interval: slice = slice(0, 0),
     ) -> None:
         self.entries, self.numbers, self.sites = entries, numbers, sites
-        self.served, self.record, self.interval = served, record, interval
+        self.served_count, self.record, self.interval = served_count, record, interval
         self.repeats = 0
 
     def rows(self) -> list[HistoryEntry]:
@@ -114,32 +114,32 @@ class _Piece:
         left_out = ("left_out", self.repeats, length, 0)
         return [*self.entries[:end], left_out, *self.entries[end:]]
 
-    def joined(self, other: _Piece) -> _Piece:
+    def joined(self, later: _Piece) -> _Piece:
         """Return both as one, without the allocations that are freed in it."""
-        entries = self.entries + other.entries
-        made, gone, moving = {}, set(), []
+        entries = self.entries + later.entries
+        open_places, gone, moving = {}, set(), []
         for place, (action, address, _, _) in enumerate(entries):
             if action == "alloc":
-                made[address] = [place]
+                open_places[address] = [place]
             elif action == "moved_from":
-                moving.append([*made.pop(address, [None]), place])
+                moving.append([*open_places.pop(address, [None]), place])
             elif action == "moved_to":
-                made[address] = [*moving.pop(0), place]
-            elif address in made:
-                made[address].append(place)
+                open_places[address] = [*moving.pop(0), place]
+            elif address in open_places:
+                open_places[address].append(place)
                 if action == "free_completed":
-                    places = made.pop(address)
+                    places = open_places.pop(address)
                     gone.update(places if places[0] is not None else ())
             elif action not in _FREED:
                 gone.add(place)
         allocations = [place for place, entry in enumerate(entries) if entry[0] == "alloc"]
         kept = [number for number, place in enumerate(allocations) if place not in gone]
-        numbers, sites = self.numbers + other.numbers, self.sites + other.sites
+        numbers, sites = self.numbers + later.numbers, self.sites + later.sites
         return _Piece(
             [entry for place, entry in enumerate(entries) if place not in gone],
             [numbers[number] for number in kept],
             [sites[number] for number in kept],
-            other.served,
+            later.served_count,
         )
 
 
@@ -166,7 +166,7 @@ class History:
         self._new_marks: list[_HistoryMark] = []  # those since the last boundary
         # kind: (the highest level that one was kept from, how many were kept)
         self._kinds: dict[IntervalKind, tuple[int, int]] = {}
-        self._asked: set[IntervalKind] = set()
+        self._requests_met: set[IntervalKind] = set()
         # kinds of which one was kept whole: all that was noted from its begin to its end
         self._whole: set[IntervalKind] = set()
         # the kind of the last interval, if it was kept whole or like that; and that one
@@ -252,14 +252,14 @@ class History:
         of these.
         """
         kind = tuple(
-            tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
+            tuple(after - before for after, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
             for device, total in totals.items()
         )
-        asked = tuple((allocations, requested) for allocations, _, requested, _ in kind)
+        requests = tuple((allocations, requested) for allocations, _, requested, _ in kind)
         skips = self._journal.numbers > 0
-        kind = asked if skips else kind
+        kind = requests if skips else kind
         met, grew, began = (
-            asked in self._asked,
+            requests in self._requests_met,
             self._rose or risen(self._peaks, peaks),
             self._level,
         )
@@ -282,7 +282,7 @@ class History:
         if new:
             self._kinds[kind] = max(began, level_kept), times + 1
             self._highest = max(began, self._highest)
-            self._asked.add(asked)
+            self._requests_met.add(requests)
         begins = (
             not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
         )
@@ -312,7 +312,7 @@ class History:
     def _show(self, notes: list[dict[str, Any]], sites: list[int]) -> None:
         """Have the reader take what it wants of torch's notes, while nobody allocates."""
         assert self.reader is not None
-        self.reader.read(_served(notes, sites), self.reader.position())
+        self.reader.read(_served_notes(notes, sites), self.reader.position())
 
     def untaken(self, counts: Sequence[int]) -> int:
         """Return how many allocations torch holds notes of."""
@@ -378,15 +378,15 @@ class History:
             for e in events
             if e["action"] in _ENTRIES
         ]
-        known = self._live.get(device, {})
-        start = known  # notes that go on miss nothing
+        live = self._live.get(device, {})
+        start = live  # notes that go on miss nothing
         journal = self._journal if device == self._journal.device else None
         awaited = journal.awaited if journal is not None else set()
         if not begin:
             start = _undone(noted, allocated)
             start.update(journal.at_first() if journal is not None else {})
-            start.update((address, known[address]) for address in awaited if address in known)
-        missed, entries = difference(known, start), []
+            start.update((address, live[address]) for address in awaited if address in live)
+        missed, entries = difference(live, start), []
         before = sum(event["action"] == "alloc" for event in notes[:begin])
         number = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
         unnoted = sum(entry[0] == "alloc" for entry in missed)
@@ -408,14 +408,14 @@ class History:
                 continue
             skipped = journal.next(entry[1], entry[2]) if journal is not None else None
             if skipped is None:
-                made, made_at = [entry], [site]
+                new_entries, new_sites = [entry], [site]
             else:
-                made, made_at = skipped.noted()
+                new_entries, new_sites = skipped.noted()
                 over |= {entry[1], skipped.gradient}
                 awaited.update(skipped.got.values())
-            entries += made
-            numbers += [number] * len(made_at)
-            of += made_at
+            entries += new_entries
+            numbers += [number] * len(new_sites)
+            of += new_sites
             number += 1
         self._read[device] = len(notes)
         interval = slice(len(missed), len(missed) + len(entries))
@@ -423,7 +423,7 @@ class History:
             _Piece(missed + entries, numbers, of, number, record=record, interval=interval)
         )
         self._kept[device] += len(numbers)
-        self._live[device] = _done(start, entries)
+        self._live[device] = _after(start, entries)
         if self._may_fold and self.allocations(device) > MOST:
             self._shorten(device)
 
@@ -440,7 +440,7 @@ class History:
             if piece in holders:
                 short.append(piece)
             elif short[-1] is first or short[-1] in holders:
-                short.append(_Piece([], [], [], piece.served).joined(piece))
+                short.append(_Piece([], [], [], piece.served_count).joined(piece))
             else:
                 short[-1] = short[-1].joined(piece)
         self._pieces[device] = short
@@ -451,9 +451,9 @@ class History:
         `drop` takes.
         """
         piece = self._pieces[device][-1]
-        entry = "alloc", _NOWHERE + piece.served, size, 0
+        entry = "alloc", _NOWHERE + piece.served_count, size, 0
         piece.entries.append(entry)
-        piece.numbers.append(piece.served)
+        piece.numbers.append(piece.served_count)
         piece.sites.append(0)
         self._kept[device] += 1
         return entry[1:]
@@ -498,7 +498,7 @@ class History:
     def places(self, device: int) -> Callable[[int], int]:
         """Return what says, of how many allocations that were served, how many are kept."""
         numbers = [number for piece in self._pieces.get(device, ()) for number in piece.numbers]
-        return lambda served: bisect.bisect_left(numbers, served)
+        return lambda count: bisect.bisect_left(numbers, count)
 
     def doubt(self, note: Note) -> None:
         """Say what is doubted of its memory pools."""
@@ -509,8 +509,8 @@ _NOWHERE = 1 << 62
 """An address that no device gives out."""
 
 
-def _raised(before: dict[str, int], now: dict[str, int]) -> frozenset[str]:
-    return frozenset(name for name in now if now[name] > before.get(name, 0))
+def _raised(before: dict[str, int], after: dict[str, int]) -> frozenset[str]:
+    return frozenset(name for name in after if after[name] > before.get(name, 0))
 
 
 def _allocated(segments: list[dict[str, Any]], device: int) -> AllocatedBlocks:
@@ -530,7 +530,7 @@ def _allocated(segments: list[dict[str, Any]], device: int) -> AllocatedBlocks:
     }
 
 
-def _served(notes: list[dict[str, Any]], sites: Iterable[int]) -> list[ServedNote]:
+def _served_notes(notes: list[dict[str, Any]], sites: Iterable[int]) -> list[ServedNote]:
     """Return (action, address, size, stream, site) of allocations and completed frees."""
     sites = iter(sites)
     return [
@@ -557,7 +557,7 @@ def _undone(entries: list[HistoryEntry], allocated: AllocatedBlocks) -> Allocate
     return before
 
 
-def _done(before: AllocatedBlocks, entries: list[HistoryEntry]) -> AllocatedBlocks:
+def _after(before: AllocatedBlocks, entries: list[HistoryEntry]) -> AllocatedBlocks:
     """Return what is allocated after these entries.
 
     What a snapshot says of it may be newer: torch copies its notes first, and other threads go on
@@ -581,15 +581,15 @@ def difference(before: AllocatedBlocks, after: AllocatedBlocks) -> list[HistoryE
         for address in before.keys() & after.keys()
         if _goes_on(before[address], after[address])
     }
-    gone = {address: known for address, known in before.items() if address not in same}
-    came = {address: now for address, now in after.items() if address not in same}
+    gone = {address: block for address, block in before.items() if address not in same}
+    came = {address: block for address, block in after.items() if address not in same}
     alike: dict[tuple[int, int, bool], list[int]] = {}
     for address, (size, stream, waits) in came.items():
         alike.setdefault((size, stream, waits), []).append(address)
     moved = [
-        (address, alike[known].pop(0), *known[:2])
-        for address, known in gone.items()
-        if alike.get(known)
+        (address, alike[block].pop(0), *block[:2])
+        for address, block in gone.items()
+        if alike.get(block)
     ]
     for old, new, _, _ in moved:
         del gone[old], came[new]
@@ -601,12 +601,12 @@ def difference(before: AllocatedBlocks, after: AllocatedBlocks) -> list[HistoryE
     entries += [("alloc", address, size, stream) for address, (size, stream, _) in came.items()]
     # what moved waited before, too
     fresh = came.keys() | {address for address in same if not before[address][2]}
-    waiting = [address for address, now in after.items() if now[2] and address in fresh]
+    waiting = [address for address, block in after.items() if block[2] and address in fresh]
     return entries + [("free_requested", address, *after[address][:2]) for address in waiting]
 
 
-def _goes_on(known: tuple[int, int, bool], now: tuple[int, int, bool]) -> bool:
+def _goes_on(before: tuple[int, int, bool], after: tuple[int, int, bool]) -> bool:
     """Whether what was allocated may be what is: of one size and stream; and what waited to be free
     is not in use.
     """
-    return known[:2] == now[:2] and known[2] <= now[2]
+    return before[:2] == after[:2] and before[2] <= after[2]

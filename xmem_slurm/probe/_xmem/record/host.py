@@ -25,7 +25,7 @@ class HostMemory:
     """The most that was found, in bytes."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.most_bytes = 0
         self._left_out: dict[
             int, tuple[int, bool]
         ] = {}  # where it begins: (bytes, whether a file backs it)
@@ -47,8 +47,8 @@ class HostMemory:
             if self._left_out and abs(mapped - self._mapped) > CHANGE * self._mapped:
                 self._mapped, self._missing = mapped, self._not_resident()
             # proc_pid_statm(5): in pages; what is resident and of no file is the process's own
-            own = (resident - of_files) * mmap.PAGESIZE
-            self.most = max(self.most, own + self._missing + self._of_workers)
+            private_bytes = (resident - of_files) * mmap.PAGESIZE
+            self.most_bytes = max(self.most_bytes, private_bytes + self._missing + self._of_workers)
 
     def drawn_by(self, workers: Sequence[int], number: int, batch_bytes: int) -> None:
         """Count what the workers of a data loader hold: `number` of them in the job, each as much
@@ -56,8 +56,8 @@ class HostMemory:
         are on the way.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
-            each = max(map(_private, workers))
-            self._of_workers = max(self._of_workers, number * (each + batch_bytes))
+            largest = max(map(_private, workers))
+            self._of_workers = max(self._of_workers, number * (largest + batch_bytes))
 
     def _not_resident(self) -> int:
         """Return how many bytes of what was left out are not in memory; what is gone is
@@ -67,12 +67,12 @@ class HostMemory:
         for begin, (size, in_file) in list(self._left_out.items()):
             first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
             pages = (begin + size - first) // mmap.PAGESIZE
-            there = ctypes.create_string_buffer(pages)
+            residency = ctypes.create_string_buffer(pages)
             length = ctypes.c_size_t(pages * mmap.PAGESIZE)
-            if self._mincore(ctypes.c_void_p(first), length, there):
+            if self._mincore(ctypes.c_void_p(first), length, residency):
                 del self._left_out[begin]  # ENOMEM: it is not mapped any more
             else:
-                of_file = 0 if in_file else there.raw.count(b"\1")
+                of_file = 0 if in_file else residency.raw.count(b"\1")
                 missing += size - of_file * mmap.PAGESIZE
         return missing
 

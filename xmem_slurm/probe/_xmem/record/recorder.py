@@ -79,7 +79,7 @@ class Recorder(ProbeEngine):
         self._settings: dict[str | None, str | None] = {}
         self._course = Course(self, environ)
         self._journal = Journal()
-        self._served, self._streams, self._reads, self._garbage = (
+        self._allocator, self._streams, self._reads, self._garbage = (
             Served(self._journal),
             Streams(),
             Reads(),
@@ -87,7 +87,7 @@ class Recorder(ProbeEngine):
         )
         # until torch is there
         self._calls: Calls = None  # type: ignore[assignment]
-        self._known: KnownValues = None  # type: ignore[assignment]
+        self._values: KnownValues = None  # type: ignore[assignment]
         self._rank: LoneRank | None = None
         self._triton: Triton | None = None
         self._advice: JobChange | None = None
@@ -103,9 +103,9 @@ class Recorder(ProbeEngine):
         self._backwards = self._unstepped = False
         self._since_step = self._skipped = 0
         self._sites = Sites(self._journal)
-        self._served.clear()
-        self._tags = Tags(self._sites, self._served)
-        self._host, self._others = HostMemory(), OtherThreads()
+        self._allocator.clear()
+        self._tags = Tags(self._sites, self._allocator)
+        self._host, self._other_threads = HostMemory(), OtherThreads()
         self._history = History(self._sites, self._ends, self._journal)
 
     # -- around `import torch` ---------------------------------------------------------------------
@@ -137,18 +137,18 @@ class Recorder(ProbeEngine):
     def _parts(self) -> dict[str, Any]:
         """Return what hooks in, by the names of `patches`."""
         torch = self._torch
-        self._known = KnownValues(torch, self._environ)
+        self._values = KnownValues(torch, self._environ)
         self._triton, self._advice = (
-            Triton(torch, self._known),
+            Triton(torch, self._values),
             JobChange(torch, self._environ.get("XMEM_BATCH")),
         )
         self._training = TrainingSeen(torch)
         parts = {
             "training": self._training,
-            "served": self._served,
+            "served": self._allocator,
             "streams": self._streams,
             "reads": self._reads,
-            "values": self._known,
+            "values": self._values,
         }
         parts.update(
             host_weights=HostWeights(torch, self._host_memory),
@@ -158,13 +158,13 @@ class Recorder(ProbeEngine):
         )
         if self._ends:
             parts["course"] = self._course
-        self._calls = Calls(torch, self._journal, self, self._known)
+        self._calls = Calls(torch, self._journal, self, self._values)
         parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
         parts.update(
             clipping=Clipping(torch, self._calls), ranges=Ranges(torch), walks=Walks(torch)
         )
         if torch.distributed.is_available():
-            self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known, self.level)
+            self._rank = LoneRank(torch, lambda: self.leave("steady"), self._values, self.level)
             parts.update(
                 rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives
             )
@@ -173,11 +173,11 @@ class Recorder(ProbeEngine):
 
     def level(self) -> int:
         """Return the bytes that are allocated now, with those of skipped calls."""
-        return self._served.current() + self._journal.allocated
+        return self._allocator.current() + self._journal.allocated
 
     def reads_unexplained(self) -> int:
         """Return how much oftener the host has read zeros than values were asked for."""
-        return self._reads.count - self._known.reads
+        return self._reads.count - self._values.reads
 
     def drawn_by(self, workers: list[int], number: int, batch_bytes: int) -> None:
         """Workers of a data loader hold host memory (`record/host`)."""
@@ -190,7 +190,7 @@ class Recorder(ProbeEngine):
         if self._rank is not None:
             self._rank.begin()
         if "values" not in self._away:
-            self._known.begin()
+            self._values.begin()
         if "reads" not in self._away:
             assert self._runtime is not None
             self._reads.watch(self._torch, self._runtime)
@@ -211,8 +211,8 @@ class Recorder(ProbeEngine):
         if self._environ.get("XMEM_SITES") == "hook" and "sites" not in self._away:
             self._sites.watch(self._torch)
         with self._lock:
-            self._served.begin(self._torch)
-            self._garbage.watch(self._served.current)
+            self._allocator.begin(self._torch)
+            self._garbage.watch(self._allocator.current)
             self._started = time.monotonic()
         if self._ends and "calls" not in self._away:
             self._calls.begin()
@@ -237,7 +237,7 @@ class Recorder(ProbeEngine):
         repeat others not.
         """
         if self._history.recording and not (self._history.repeats and kind in PASSES):
-            self._history.mark(kind, self._served.look(), time.monotonic())
+            self._history.mark(kind, self._allocator.look(), time.monotonic())
 
     def _after_step(
         self, optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
@@ -248,13 +248,13 @@ class Recorder(ProbeEngine):
         if self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
             self._host.look()
         self._exit = None  # whoever called sys.exit was not heeded
-        self._others.go_on(self._served.look)
-        counts, now = self._served.look(), self._course.clock.now()
-        first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
-        number = self._steps.stepped(optimizer, grew, now)
-        self._known.metrics.steps_made = self._steps.all
-        self.says("step %d" % max(number, most), self._rank_and_size)
-        if number > most:
+        self._other_threads.go_on(self._allocator.look)
+        counts, moment = self._allocator.look(), self._course.clock.now()
+        first, furthest, grew = self._steps.number == 0, self._steps.number, self._allocator.grew()
+        number = self._steps.stepped(optimizer, grew, moment)
+        self._values.metrics.steps_made = self._steps.all
+        self.says("step %d" % max(number, furthest), self._rank_and_size)
+        if number > furthest:
             self._history.mark("step", counts, time.monotonic())
             if (
                 self._journal.numbers == self._skipped
@@ -267,10 +267,10 @@ class Recorder(ProbeEngine):
         if first:
             self._tags.modules(self._torch)
         met = self._boundary(counts) if self._steps.leads else True
-        self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
+        self._course.stepped(self._allocator.allocated, self._allocator.peak(), met, number == 1)
         if self._ends and self._steps.repeat(self._course.steady_steps()):
             self._end_if_enough()
-        if number > most and number in CHECKPOINT_STEPS:
+        if number > furthest and number in CHECKPOINT_STEPS:
             self.write("running")
 
     def _boundary(self, counts: list[int]) -> bool:
@@ -279,7 +279,7 @@ class Recorder(ProbeEngine):
         """
         with self._lock:
             return self._history.boundary(
-                counts, self._served.totals, self._served.peaks, self._served.allocated
+                counts, self._allocator.totals, self._allocator.peaks, self._allocator.allocated
             )
 
     def fetching(self) -> None:
@@ -300,7 +300,7 @@ class Recorder(ProbeEngine):
 
     def _came_round(self) -> None:
         """The script has come round without a step; end where nothing new is to come."""
-        self._boundary(self._served.look())
+        self._boundary(self._allocator.look())
         if (
             self._ends
             and self._steps.number == 0
@@ -317,7 +317,7 @@ class Recorder(ProbeEngine):
     def measures(self, *, shown: bool = True) -> None:
         """The script begins to evaluate, or another loop over data, as it has `shown` or not."""
         self.loops += shown
-        self._known.metrics.measured(self.steps_made(), shown=shown)
+        self._values.metrics.measured(self.steps_made(), shown=shown)
 
     def steps_made(self) -> int:
         """Return how many steps were made, of all optimizers together."""
@@ -331,31 +331,31 @@ class Recorder(ProbeEngine):
         """Whether gradients are made for an optimizer that has not stepped: its state is to come,
         however late.
         """
-        return self._backwards and bool(alive.made(self._torch.optim.Optimizer))
+        return self._backwards and bool(alive.of_class(self._torch.optim.Optimizer))
 
     def allocated(self) -> int:
         """Return the bytes that are allocated, on all devices."""
-        self._served.look()
-        return self._served.allocated
+        self._allocator.look()
+        return self._allocator.allocated
 
     def peak(self) -> int:
         """Return the most bytes that were allocated on one device so far."""
-        self._served.look()
-        return self._served.peak()
+        self._allocator.look()
+        return self._allocator.peak()
 
     def add(self, size: int) -> tuple[int, int, int]:
         """Add what the script would have kept on the GPU, had it not been cut short; return what
         `drop` takes.
         """
         with self._lock:
-            self._history.take(self._served.look(), self._served.peaks)
-            return self._history.add(self._served.devices[0], size)
+            self._history.take(self._allocator.look(), self._allocator.peaks)
+            return self._history.add(self._allocator.devices[0], size)
 
     def drop(self, added: tuple[int, int, int]) -> None:
         """Free what was added."""
         with self._lock:
-            self._history.take(self._served.look(), self._served.peaks)
-            self._history.drop(self._served.devices[0], added)
+            self._history.take(self._allocator.look(), self._allocator.peaks)
+            self._history.drop(self._allocator.devices[0], added)
 
     def _end_if_enough(self) -> None:
         if self._too_long():
@@ -381,22 +381,22 @@ class Recorder(ProbeEngine):
             with contextlib.suppress(
                 Exception
             ):  # the script changes what is looked at meanwhile: the next look is due
-                counts, now = self._served.look(), time.monotonic()
+                counts, moment = self._allocator.look(), time.monotonic()
                 if began is None and any(counts):
-                    began = due = now
+                    began = due = moment
                 if self._budget.left() <= 0:
                     self.finish("steady" if self._course.repeats() else "budget")
                 elif self._too_long():
                     self.leave("budget")
                 elif self._course.overdue(self._course.clock.now()):
                     self.leave("steady")
-                elif began is not None and now >= due:
+                elif began is not None and moment >= due:
                     self.write("running")
-                    cost = time.monotonic() - now
-                    due = now + max(min(CHECKPOINT_SECONDS, now - began), 20 * cost)
+                    cost = time.monotonic() - moment
+                    due = moment + max(min(CHECKPOINT_SECONDS, moment - began), 20 * cost)
                 elif self._ends and self._history.untaken(counts) > SLICE:
                     with self._lock:
-                        self._history.take(counts, self._served.peaks)
+                        self._history.take(counts, self._allocator.peaks)
 
     @property
     def _ends(self) -> bool:
@@ -453,7 +453,7 @@ class Recorder(ProbeEngine):
         Or none did, in loops over data that came to their end, or no error can have kept the script
         from a step: then that is a doubt.
         """
-        if not self._served.freed():
+        if not self._allocator.freed():
             return False
         self._unstepped = self._backwards or bool(self._torch._C._autograd._get_sequence_nr())
         evaluated = self._course.evaluated_all() and not self._backwards
@@ -467,7 +467,7 @@ class Recorder(ProbeEngine):
             if self._finished:
                 return
             if self._history.recording:
-                self._history.take(self._served.look(), self._served.peaks)
+                self._history.take(self._allocator.look(), self._allocator.peaks)
                 self._settings.setdefault(
                     self._history.settings, self._history.settings
                 )  # adds to the environment's
@@ -486,12 +486,18 @@ class Recorder(ProbeEngine):
                 self._triton,
                 self._streams,
                 self._calls,
-                self._known,
-                self._others,
+                self._values,
+                self._other_threads,
             )
             if part is not None
         ]
         self._course.script_ended = state == "exit" and self._error is None
+        training: dict[str, Any] = {}
+        if self._training is not None:
+            training = self._training.found(self._course.batch_size())
+        mallocs_before_launch = None
+        if self._runtime is not None:
+            mallocs_before_launch = stand_ins.mallocs_before_launch(self._runtime, device)
         return {
             **self._described(state, settings, self._rank_and_size()),
             "schema_version": SCHEMA_VERSION,
@@ -503,24 +509,20 @@ class Recorder(ProbeEngine):
             "sites": self._sites.columns(self._history.sites(device)),
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
-            "recorded": self._served.own.get(device, {}),
-            "between_resets": self._served.between_resets(device),
-            "seen": self._seen(device),
+            "recorded": self._allocator.torch_peaks.get(device, {}),
+            "between_resets": self._allocator.between_resets(device),
+            "seen": self._what_was_seen(device),
             "doubts": self._doubts([self, *hooked]),
             "bounds": [] if self._runtime is None else stand_ins.bounds(self._runtime),
             "peers": self._rank.unlike() if self._rank is not None else [],
             "work": None if self._runtime is None else stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
-            "training": self._training.found(self._course.batch_size())
-            if self._training is not None
-            else {},
-            "host_bytes": self._host.most,
-            "mallocs_before_launch": None
-            if self._runtime is None
-            else stand_ins.mallocs_before_launch(self._runtime, device),
+            "training": training,
+            "host_bytes": self._host.most_bytes,
+            "mallocs_before_launch": mallocs_before_launch,
         }
 
-    def _seen(self, device: int) -> dict[str, Any]:
+    def _what_was_seen(self, device: int) -> dict[str, Any]:
         return {
             **self._course.seen,
             "steps": self._steps.number,
@@ -541,7 +543,7 @@ class Recorder(ProbeEngine):
         if world > 1:
             self._course.doubt_others(note, world)
         self._reads.doubt(note)
-        self._garbage.doubt(note, self._served.peak())
+        self._garbage.doubt(note, self._allocator.peak())
         if self._history.recording and not self._has_optimizer():
             note("no-optimizer", "the script made none")
         if self._tries_plans():

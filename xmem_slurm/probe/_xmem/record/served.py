@@ -33,7 +33,7 @@ class Served:
 
     _since: dict[int, dict[str, int]]
     _resets: collections.deque[dict[int, dict[str, int]]]
-    own: DevicePeaks
+    torch_peaks: DevicePeaks
     peaks: DevicePeaks
     totals: dict[int, tuple[int, ...]]
 
@@ -46,13 +46,13 @@ class Served:
         self._torch: Any = None
         self._forgotten: dict[int, int] = {}
         self._resets, self._since = collections.deque(maxlen=MOST_RESETS), {}
-        self._told: DevicePeaks = {}
+        self._told_peaks: DevicePeaks = {}
         self.devices: Sequence[int] = (0,)
         self.counts: list[int] = [0]
         """How many allocations each device had served when it was last asked."""
         self.allocated = 0
         """Bytes that were allocated then, on all of them."""
-        self.own, self.peaks, self.totals = {}, {}, {}
+        self.torch_peaks, self.peaks, self.totals = {}, {}, {}
         """By device: {peak: bytes}, torch's own and with what was skipped; (allocations, bytes,
         requested bytes, freed bytes) so far, with that, too."""
 
@@ -70,20 +70,20 @@ class Served:
         counts, allocated, skipped = [], self._journal.allocated, self._journal
         for device in self.devices:
             stats = self._torch._C._cuda_memoryStats(device)
-            known = self.own.get(device, {})
+            earlier = self.torch_peaks.get(device, {})
             self._since[device] = since = {name: stats[name]["all"]["peak"] for name in PEAKS}
-            self.own[device] = self.peaks[device] = {
-                name: max(since[name], known.get(name, 0)) for name in PEAKS
+            self.torch_peaks[device] = self.peaks[device] = {
+                name: max(since[name], earlier.get(name, 0)) for name in PEAKS
             }
             self.totals[device] = tuple(stats[name]["all"][part] for name, part in _TOTALS)
             counts.append(self.totals[device][0] + self._forgotten.get(device, 0))
             allocated += stats["allocated_bytes"]["all"]["current"]
             if device == skipped.device and skipped.peak:
                 totals = zip(self.totals[device], skipped.totals)  # noqa: B905 - since Python 3.10
-                self.totals[device] = tuple(one + more for one, more in totals)
+                self.totals[device] = tuple(one + of_skipped for one, of_skipped in totals)
                 self.peaks[device] = {
                     name: peak if name == "reserved_bytes" else max(peak, skipped.peak)
-                    for name, peak in self.own[device].items()
+                    for name, peak in self.torch_peaks[device].items()
                 }
         self.counts, self.allocated = counts, allocated
         return counts
@@ -94,9 +94,9 @@ class Served:
 
     def grew(self) -> bool:
         """Whether a peak has risen since this last said so."""
-        grew = risen(self._told, self.peaks)
+        grew = risen(self._told_peaks, self.peaks)
         if grew:
-            self._told = dict(self.peaks)
+            self._told_peaks = dict(self.peaks)
         return grew
 
     def peak(self) -> int:
@@ -106,7 +106,7 @@ class Served:
     def current(self) -> int:
         """Return how many bytes are allocated now."""
         stats = map(self._torch._C._cuda_memoryStats, self.devices)
-        return sum(each["allocated_bytes"]["all"]["current"] for each in stats)
+        return sum(device_stats["allocated_bytes"]["all"]["current"] for device_stats in stats)
 
     def freed(self) -> bool:
         """Whether anything was ever given back."""
@@ -125,20 +125,18 @@ class Served:
             stats, skipped = ask(device), self._journal
             if skipped.numbers and self._index(device) == skipped.device:
                 for name in PEAKS:
-                    own = stats[name]["all"]
+                    counts = stats[name]["all"]
                     if name != "reserved_bytes":
-                        own["current"] += skipped.allocated
-                    own["peak"] = max(own["peak"], own["current"], skipped.peak_since)
+                        counts["current"] += skipped.allocated
+                    counts["peak"] = max(counts["peak"], counts["current"], skipped.peak_since)
             return stats
 
         return told
 
     def _index(self, device: Device) -> int:
-        index = (
-            device
-            if isinstance(device, int) or device is None
-            else self._torch.device(device).index
-        )
+        index = device
+        if not (isinstance(device, int) or device is None):
+            index = self._torch.device(device).index
         return self._torch.cuda.current_device() if index is None else index
 
     def around_reset(self, reset: Function, _owner: object) -> Function:
@@ -162,10 +160,10 @@ class Served:
         return wrapped
 
 
-def risen(before: DevicePeaks, now: DevicePeaks) -> bool:
+def risen(before: DevicePeaks, after: DevicePeaks) -> bool:
     """Whether a peak of a device is higher than it was, by more than `RISE`."""
     return any(
         peak > RISE * before.get(device, {}).get(name, 0)
-        for device, peaks in now.items()
+        for device, peaks in after.items()
         for name, peak in peaks.items()
     )

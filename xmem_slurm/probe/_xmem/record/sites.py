@@ -66,7 +66,7 @@ class Sites:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.found: list[FoundSite] = [FoundSite("", 0, "", "")]
+        self.found_sites: list[FoundSite] = [FoundSite("", 0, "", "")]
         """By its number."""
         self.called_from = [NOWHERE]
         """For each site the number of the one that called it; of a backward node, its
@@ -81,7 +81,7 @@ class Sites:
         # of torch's frames: whether a file is the script's, or that of a package that it uses
         self._files: dict[str, bool] = {}
         # address: numbers of the sites that it was given to, in order
-        self._served: dict[int, list[int]] = {}
+        self._numbers_by_address: dict[int, list[int]] = {}
         # thread: ([sequence number], [number of the site]), in order
         self._forward: dict[int, tuple[list[int], list[int]]] = {}
         self._caller = threading.get_ident()
@@ -114,7 +114,7 @@ class Sites:
 
     def forget(self) -> None:
         """What was allocated so far is not asked for any more."""
-        self._served.clear()
+        self._numbers_by_address.clear()
 
     def of(self, history: list[dict[str, Any]]) -> list[int]:
         """Return the number of the site of each allocation in one device's history since
@@ -123,9 +123,13 @@ class Sites:
         allocations = [event for event in history if event["action"] == "alloc"]
         if self._call is None:
             return [self._of_frames(event.get("frames", ())) for event in allocations]
-        served = {address: iter(numbers) for address, numbers in list(self._served.items())}
+        numbers_by_address = {
+            address: iter(numbers) for address, numbers in list(self._numbers_by_address.items())
+        }
         nothing = iter(())
-        return [next(served.get(event["addr"], nothing), NOWHERE) for event in allocations]
+        return [
+            next(numbers_by_address.get(event["addr"], nothing), NOWHERE) for event in allocations
+        ]
 
     def _of_frames(self, frames: Sequence[dict[str, Any]]) -> int:
         """Return the number of the site of an allocation by torch's own notes of its stack,
@@ -134,12 +138,12 @@ class Sites:
         caller = NOWHERE
         for frame in reversed(frames):
             file = frame["filename"]
-            own = self._files.get(file)
-            if own is None:
-                own = self._files[file] = bool(file) and not (
+            is_own = self._files.get(file)
+            if is_own is None:
+                is_own = self._files[file] = bool(file) and not (
                     _of_python(file) or file.startswith(_folders())
                 )
-            if own:
+            if is_own:
                 site = file, frame["line"], frame["name"], ""
                 caller = self._numbers.get((caller, *site)) or self._new(
                     (caller, *site), site, caller
@@ -149,20 +153,24 @@ class Sites:
     def columns(self, of: list[int]) -> dict[str, Any]:
         """Return `sites` of a trace, for allocations with these numbers of sites."""
         with self._lock:
-            return {"found": list(self.found), "called_from": list(self.called_from), "of": of}
+            return {
+                "found": list(self.found_sites),
+                "called_from": list(self.called_from),
+                "of": of,
+            }
 
     def names(self) -> dict[int, str]:
         """Return the names of the parameters and buffers of modules that were called so far, by the
         tensors' ids.
         """
-        found: dict[int, str] = {}
+        names_by_id: dict[int, str] = {}
         for reference, name in self._modules.values():
             module = reference()
             for key, tensor in (
                 () if module is None else (*module._parameters.items(), *module._buffers.items())
             ):
-                found.setdefault(id(tensor), "%s.%s" % (name, key))
-        return found
+                names_by_id.setdefault(id(tensor), "%s.%s" % (name, key))
+        return names_by_id
 
     def _allocated(self, address: int) -> None:
         if self._noted < MOST_NOTED:
@@ -170,7 +178,7 @@ class Sites:
             if not self._journal.gives:
                 self._noted += 1
                 number = self._site(sys._getframe(1))
-            self._served.setdefault(address, []).append(number)
+            self._numbers_by_address.setdefault(address, []).append(number)
 
     def _site(self, frame: FrameType | None) -> int:
         """Return the number of the site that `frame` was called from. This runs for every
@@ -236,11 +244,13 @@ class Sites:
             if sequences[at] == sequence:
                 operator = numbers[at]
             elif at > 0:
-                module = _common(self.found[numbers[at - 1]].module, self.found[numbers[at]].module)
+                module = _common(
+                    self.found_sites[numbers[at - 1]].module, self.found_sites[numbers[at]].module
+                )
         key = node.name(), operator, module
         number = self._numbers.get(key)
         if number is None:
-            file, line, _, name = self.found[operator]
+            file, line, _, name = self.found_sites[operator]
             number = self._new(key, (file, line, node.name(), name or module), operator)
         return number
 
@@ -248,8 +258,8 @@ class Sites:
         with self._lock:
             number = self._numbers.get(key)
             if number is None:
-                number = self._numbers[key] = len(self.found)
-                self.found.append(FoundSite(*site))
+                number = self._numbers[key] = len(self.found_sites)
+                self.found_sites.append(FoundSite(*site))
                 self.called_from.append(caller)
         return number
 
@@ -257,23 +267,23 @@ class Sites:
         """Return a module's name within the outermost one that is being called, whose own name is
         its class.
         """
-        known = self._modules.get(id(module))
-        if known is None or known[0]() is not module:
-            known = self._modules[id(module)] = (weakref.ref(module), type(module).__name__)
+        entry = self._modules.get(id(module))
+        if entry is None or entry[0]() is not module:
+            entry = self._modules[id(module)] = (weakref.ref(module), type(module).__name__)
             outermost = module
             while frame is not None:
                 if frame.f_code is self._call:
                     outermost = frame.f_locals["self"]
                 frame = frame.f_back
             with contextlib.suppress(Exception):  # a module that is half built
-                for path, each in outermost.named_modules():
+                for path, inner in outermost.named_modules():
                     kept = [part for part in path.split(".") if part not in _WRAPPERS]
-                    self._modules[id(each)] = (
-                        weakref.ref(each),
-                        ".".join(kept) or type(each).__name__,
+                    self._modules[id(inner)] = (
+                        weakref.ref(inner),
+                        ".".join(kept) or type(inner).__name__,
                     )
-            known = self._modules[id(module)]
-        return known[1]
+            entry = self._modules[id(module)]
+        return entry[1]
 
     def _is_the_scripts(self, frame: FrameType) -> bool:
         """Whether a code that was not met before is the script's, or that of a package that it
@@ -284,31 +294,31 @@ class Sites:
         generated = (
             file.startswith("<") and package != "__main__"
         )  # what `python -c` runs is the script
-        own = not (
+        is_own = not (
             generated
             or _of_python(file)
             or package in _NOT_THE_SCRIPT
             or package.startswith("_xmem")
         )
-        (self._script if own else self._library)[id(code)] = code
-        return own
+        (self._script if is_own else self._library)[id(code)] = code
+        return is_own
 
 
 def _folders() -> tuple[str, ...]:
     """Return where the code is that is not the script's."""
-    found = [
+    files = [
         sys.modules[name].__file__ for name in sorted({"torch", "triton"} & sys.modules.keys())
     ]
-    return (_PROBE, *(os.path.dirname(file) for file in found if file))
+    return (_PROBE, *(os.path.dirname(file) for file in files if file))
 
 
 def _of_python(file: str) -> bool:
     return file.startswith(_LIBRARY) and "-packages" not in file
 
 
-def _common(one: str, other: str) -> str:
+def _common(one: str, another: str) -> str:
     """Return the name of the innermost module that holds both."""
-    parts, others = one.split("."), other.split(".")
-    while others[: len(parts)] != parts:
+    parts, other_parts = one.split("."), another.split(".")
+    while other_parts[: len(parts)] != parts:
         parts.pop()
     return ".".join(parts)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Tags:
-    """The tags of one process. `sites` names parameters, `served` counts allocations."""
+    """The tags of one process. `sites` names parameters, `allocator` counts allocations."""
 
-    def __init__(self, sites: Sites, served: Served) -> None:
-        self._sites, self._served = sites, served
+    def __init__(self, sites: Sites, allocator: Served) -> None:
+        self._sites, self._allocator = sites, allocator
         # (category, counts, {device: {address: name}})
         self._tags: list[tuple[str, list[int], dict[int, dict[int, str]]]] = []
 
@@ -61,8 +61,8 @@ class Tags:
         """
         addresses: dict[int, dict[int, str]] = {}
         for name, value in named:
-            for each in description.leaves([value]):
-                tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
+            for leaf in description.leaves([value]):
+                tensor = getattr(leaf, "_local_tensor", leaf)  # a DTensor's own part
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                     with contextlib.suppress(
                         Exception
@@ -71,7 +71,7 @@ class Tags:
                             tensor.untyped_storage().data_ptr()
                         ] = name
         if addresses:
-            self._tags.append((category, self._served.look(), addresses))
+            self._tags.append((category, self._allocator.look(), addresses))
 
     def of(self, device: int, place: Callable[[int], int]) -> list[dict[str, Any]]:
         """Return `tags` of a trace; `place` says, of how many allocations that were served, how
@@ -82,10 +82,13 @@ class Tags:
                 "category": category,
                 "allocations": place(counts[device]),
                 "addresses": list(addresses[device]),
-                "names": list(addresses[device].values())
-                if any(addresses[device].values())
-                else [],
+                "names": _names(addresses[device]),
             }
             for category, counts, addresses in self._tags
             if device in addresses
         ]
+
+
+def _names(by_address: dict[int, str]) -> list[str]:
+    """Return the names of tensors; none where none has one, which keeps traces small."""
+    return list(by_address.values()) if any(by_address.values()) else []
