@@ -58,7 +58,7 @@ class Guard:
     def begin(self, torch: ModuleType) -> None:
         """Watch from here on: the script uses its GPU for the first time."""
         self._torch = torch
-        self._step_began = self._budget.own()
+        self._step_began = self._budget.own_seconds()
         if not self._over:
             threading.Thread(target=self._watch, name="xmem", daemon=True).start()
             self._around_first_call()
@@ -72,12 +72,12 @@ class Guard:
         none of ours.
         """
         if self._forward_began is None and self._torch is not None:
-            self._forward_began = self._budget.own()
+            self._forward_began = self._budget.own_seconds()
 
     def backward(self) -> None:
         """Judge a first step by its forward pass."""
         if self._steps == 0 and self._forward_began is not None:
-            forward = self._budget.own() - self._forward_began
+            forward = self._budget.own_seconds() - self._forward_began
             self._judge(
                 self._states(),
                 forward * (BACKWARD_SHARE + (LEAST_STEPS - 1) * (1 + BACKWARD_SHARE)),
@@ -86,13 +86,13 @@ class Guard:
 
     def stepped(self) -> bool:
         """Count an optimizer step; return whether there is time for one more."""
-        now = self._budget.own()
+        now = self._budget.own_seconds()
         assert self._step_began is not None
         seconds, self._step_began = now - self._step_began, now
         self._steps += 1
         if self._steps < LEAST_STEPS:
             self._judge(0, seconds * (LEAST_STEPS - self._steps))
-        return SPREAD * seconds <= self._budget.left()
+        return SPREAD * seconds <= self._budget.seconds_left()
 
     def _around_first_call(self) -> None:
         """Ask for a forecast when a model is first called to be trained."""
@@ -130,7 +130,7 @@ class Guard:
     def _judge(self, more_bytes: int, more_seconds: float) -> None:
         if self._over:
             return
-        resident, left = _resident_bytes(), self._budget.left()
+        resident, left = _resident_bytes(), self._budget.seconds_left()
         allowed = min(self._memory or float("inf"), resident + _available_bytes())
         needed = resident + more_bytes
         if needed <= allowed and more_seconds <= left:
@@ -161,7 +161,7 @@ class Guard:
         Where there are steps enough for an answer that thread does so, as it is asked to end.
         """
         pid = os.getpid()
-        while self._budget.left() > 0:
+        while self._budget.seconds_left() > 0:
             time.sleep(LOOK_SECONDS)
         why = self.late()
         if why is not None and not self._over and os.getpid() == pid:

@@ -41,7 +41,7 @@ class TimeLeft:
         """Whether a sandbox counts what is spent."""
         return os.path.exists(self._meter)
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds that are left, of whichever limit is nearer."""
         return min(self._deadline - time.monotonic(), self._seconds - self.spent())
 
@@ -53,7 +53,7 @@ class TimeLeft:
             (now - self._began) / max(self._deadline - self._began, 1e-9),
         )
 
-    def own(self) -> float:
+    def own_seconds(self) -> float:
         """Return seconds since some point in the past, as what this process does is counted."""
         return time.monotonic() if self._seconds == float("inf") else time.process_time()
 

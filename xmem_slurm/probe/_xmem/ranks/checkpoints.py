@@ -41,22 +41,25 @@ def with_all_keys(map_keys: Function, optim: ModuleType) -> Function:
         *managed: Any,
         merge_keys: bool = False,
     ) -> tuple[list[Any], dict[Any, Any]]:
-        everyone, own = map_keys(
+        everyone, own_keys = map_keys(
             state_dict, group, parameters, names, *managed, merge_keys=merge_keys
         )
-        if merge_keys and own:
+        if merge_keys and own_keys:
             elsewhere = [
-                tuple(names[each])
-                for each in parameters.values()
-                if each.requires_grad and not each.numel()
+                tuple(names[index])
+                for index in parameters.values()
+                if index.requires_grad and not index.numel()
             ]
             everyone = sorted(
                 {
                     *everyone,
-                    *(optim._OptimStateKey(each, is_fsdp_managed=True) for each in elsewhere),
+                    *(
+                        optim._OptimStateKey(names_of_one, is_fsdp_managed=True)
+                        for names_of_one in elsewhere
+                    ),
                 }
             )
-        return everyone, own
+        return everyone, own_keys
 
     return map_all_keys
 
@@ -66,10 +69,10 @@ def of_all_ranks(gather: Function, _optim: ModuleType) -> Function:
 
     def gather_all(fsdp_state: Any, states: Any) -> list[dict[str, Any]]:
         gathered = gather(fsdp_state, states)
-        known = [info for info in gathered[fsdp_state.rank].values() if info.tensors]
+        filled = [info for info in gathered[fsdp_state.rank].values() if info.tensors]
         for rank, infos in enumerate(gathered):
-            if rank != fsdp_state.rank and known:
-                infos.update({name: known[0] for name, info in infos.items() if not info.tensors})
+            if rank != fsdp_state.rank and filled:
+                infos.update({name: filled[0] for name, info in infos.items() if not info.tensors})
         return gathered
 
     return gather_all

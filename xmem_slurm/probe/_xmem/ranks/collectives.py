@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Collectives:
-    """Stands beside those of one rank, of whose tensors `known` are the values."""
+    """Stands beside those of one rank, of whose tensors `values` has those that are known."""
 
-    def __init__(self, torch: ModuleType, known: HasValues) -> None:
-        self._torch, self._known = torch, known
+    def __init__(self, torch: ModuleType, values: HasValues) -> None:
+        self._torch, self._known_values = torch, values
         self._library: Any = None  # what is registered holds as long as its library
 
     def put(self, tensor: Tensor, values: Tensor | None) -> None:
@@ -42,7 +42,7 @@ class Collectives:
 
     def _put_all(self, tensors: Sequence[Tensor], values: Sequence[Tensor | None]) -> None:
         """The same of the outputs of one collective, which may be parts of one tensor."""
-        torch, table = self._torch, self._known.table
+        torch, table = self._torch, self._known_values.table
         with torch.no_grad():
             whole = tensors[0]._base if tensors and type(tensors[0]) is torch.Tensor else None
             if (
@@ -51,13 +51,13 @@ class Collectives:
                 and table is not None
                 and table.of(whole) is None
             ):
-                all_of_it = all(each._base is whole for each in tensors) and all(
-                    each is not None for each in values
+                all_of_it = all(tensor._base is whole for tensor in tensors) and all(
+                    value is not None for value in values
                 )
-                if all_of_it and sum(each.numel() for each in tensors) == whole.numel():
+                if all_of_it and sum(tensor.numel() for tensor in tensors) == whole.numel():
                     table.note(whole, torch.zeros(whole.shape, dtype=whole.dtype, device="cpu"))
-            for tensor, each in zip(tensors, values):  # noqa: B905 - Python 3.9
-                self._put_one(torch, table, tensor, each)
+            for tensor, value in zip(tensors, values):  # noqa: B905 - Python 3.9
+                self._put_one(torch, table, tensor, value)
 
     def _put_one(
         self, torch: ModuleType, table: Any, tensor: Tensor, values: Tensor | None
@@ -85,7 +85,7 @@ class Collectives:
         """Return a copy of a small tensor's values, in one dimension; None where they are not
         known.
         """
-        torch, table = self._torch, self._known.table
+        torch, table = self._torch, self._known_values.table
         plain = (
             type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
         )
@@ -96,8 +96,8 @@ class Collectives:
             or torch._C._len_torch_dispatch_stack()
         ):
             return None
-        known = self._known.of(tensor) if tensor.device.type in ("cpu", "cuda") else None
-        return None if known is None else known.detach().reshape(-1).clone()
+        values = self._known_values.of(tensor) if tensor.device.type in ("cpu", "cuda") else None
+        return None if values is None else values.detach().reshape(-1).clone()
 
     def among_alike(self, collective: Function, _owner: type) -> Function:
         """Stand beside a method of ProcessGroup."""
@@ -117,101 +117,106 @@ class Collectives:
     # -- outcomes: of this rank's number and how many there are; pairs of outputs, and their values
 
     def _gathered(
-        self, _here: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+        self, _rank: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_named: Any
     ) -> OutputValues:
         """One list of outputs for each input, or the one for the only input."""
         pairs = zip(outputs, inputs) if isinstance(inputs, (list, tuple)) else [(outputs, inputs)]  # noqa: B905
-        return [(each, [self._values(one)] * len(each)) for each, one in pairs]
+        return [(tensors, [self._values(one)] * len(tensors)) for tensors, one in pairs]
 
     def _gathered_at_root(
-        self, here: int, world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+        self, rank: int, world: int, outputs: Any, inputs: Any, *options: Any, **named: Any
     ) -> OutputValues:
-        return self._gathered(here, world, outputs, inputs) if here == _root(options, more) else []
+        return self._gathered(rank, world, outputs, inputs) if rank == _root(options, named) else []
 
     def _gathered_coalesced(
-        self, _here: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+        self, _rank: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_named: Any
     ) -> OutputValues:
         """One list of outputs for each rank."""
-        return [(each, [self._values(one) for one in inputs]) for each in outputs]
+        return [(tensors, [self._values(one) for one in inputs]) for tensors in outputs]
 
     def _gathered_into(
-        self, _here: int, world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+        self, _rank: int, world: int, outputs: Any, inputs: Any, *_options: Any, **_named: Any
     ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
-        known = [self._values(one) for one in inputs]
-        return [(outputs, [None if values is None else values.repeat(world) for values in known])]
+        host_values = [self._values(one) for one in inputs]
+        return [
+            (outputs, [None if values is None else values.repeat(world) for values in host_values])
+        ]
 
     def _reduced(
-        self, here: int, world: int, tensors: Any, *options: Any, **more: Any
+        self, rank: int, world: int, tensors: Any, *options: Any, **named: Any
     ) -> OutputValues:
-        each, _ = _lists(tensors, None)
+        outputs, _ = _lists(tensors, None)
         return [
             (
-                each,
+                outputs,
                 [
-                    _over_ranks(self._values(one), _operation(options, more), here, world)
-                    for one in each
+                    _over_ranks(self._values(one), _operation(options, named), rank, world)
+                    for one in outputs
                 ],
             )
         ]
 
     def _reduced_at_root(
-        self, here: int, world: int, tensors: Any, *options: Any, **more: Any
+        self, rank: int, world: int, tensors: Any, *options: Any, **named: Any
     ) -> OutputValues:
-        return (
-            self._reduced(here, world, tensors, *options, **more)
-            if here == _root(options, more)
-            else []
-        )
+        if rank != _root(options, named):
+            return []
+        return self._reduced(rank, world, tensors, *options, **named)
 
     def _scattered(
-        self, here: int, _world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+        self, rank: int, _world: int, outputs: Any, inputs: Any, *options: Any, **named: Any
     ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
-        if here == _root(options, more):
-            return [(outputs, [self._values(each[here]) for each in inputs])]
+        if rank == _root(options, named):
+            return [(outputs, [self._values(tensors[rank]) for tensors in inputs])]
         return [(outputs, [None] * len(outputs))]
 
     def _reduced_and_scattered(
-        self, here: int, world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+        self, rank: int, world: int, outputs: Any, inputs: Any, *options: Any, **named: Any
     ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
-        operation = _operation(options, more)
+        operation = _operation(options, named)
         return [
             (
                 outputs,
-                [_over_ranks(self._values(each[here]), operation, here, world) for each in inputs],
+                [
+                    _over_ranks(self._values(tensors[rank]), operation, rank, world)
+                    for tensors in inputs
+                ],
             )
         ]
 
     def _part_reduced(
-        self, here: int, world: int, outputs: Any, inputs: Any, *options: Any, **more: Any
+        self, rank: int, world: int, outputs: Any, inputs: Any, *options: Any, **named: Any
     ) -> OutputValues:
         outputs, inputs = _lists(outputs, inputs)
         return [
             (
                 outputs,
-                [self._own_part(one, _operation(options, more), here, world) for one in inputs],
+                [self._own_part(one, _operation(options, named), rank, world) for one in inputs],
             )
         ]
 
     def _own_part(
-        self, tensor: Tensor, operation: str | None, here: int, world: int
+        self, tensor: Tensor, operation: str | None, rank: int, world: int
     ) -> Tensor | None:
         values = self._values(tensor)
         if values is None or len(values) % world:
             return None
-        return _over_ranks(values.reshape(world, -1)[here], operation, None, world)
+        return _over_ranks(values.reshape(world, -1)[rank], operation, None, world)
 
     def _exchanged(
-        self, here: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_more: Any
+        self, rank: int, _world: int, outputs: Any, inputs: Any, *_options: Any, **_named: Any
     ) -> OutputValues:
         parts = _matching(
-            [self._values(each) for each in inputs], [each.numel() for each in outputs], here
+            [self._values(tensor) for tensor in inputs],
+            [tensor.numel() for tensor in outputs],
+            rank,
         )
         return [(outputs, parts)]
 
-    def _exchanged_at_once(self, here: int, world: int, *args: Any, **_more: Any) -> OutputValues:
+    def _exchanged_at_once(self, rank: int, world: int, *args: Any, **_named: Any) -> OutputValues:
         output, one, output_splits, splits = args[:4]
         values = self._values(one)
         if values is None or not len(values):
@@ -221,11 +226,11 @@ class Collectives:
         parts = _matching(
             sent,
             [split * row for split in output_splits] or [output.numel() // world] * world,
-            here,
+            rank,
         )
-        return [
-            ([output], [None if any(each is None for each in parts) else self._torch.cat(parts)])
-        ]
+        if any(part is None for part in parts):
+            return [([output], [None])]
+        return [([output], [self._torch.cat(parts)])]
 
     # -- operators ---------------------------------------------------------------------------------
 
@@ -257,24 +262,24 @@ class Collectives:
         """
         names = self._torch._C._distributed_c10d.ReduceOp
 
-        def kernel(keys: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+        def kernel(keys: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
             """Go on to the operator itself, then put the outcome where its outputs are."""
-            out = redispatch(keys & below, given, *args, **kwargs)
+            out = redispatch(keys & below, first, *args, **kwargs)
             outcomes = []
             with contextlib.suppress(Exception):  # of a group that is only traced
                 group = sys.modules["torch.distributed.distributed_c10d"]._resolve_process_group(
                     args[-1]
                 )
                 options = [
-                    getattr(names, each.upper(), None) if isinstance(each, str) else each
-                    for each in args[:-1]
+                    getattr(names, arg.upper(), None) if isinstance(arg, str) else arg
+                    for arg in args[:-1]
                 ]
                 if outcome == self._reduced:
-                    outputs, inputs = _lists(out, given)
-                    self._put_all(outputs, [self._values(each) for each in inputs])
+                    outputs, inputs = _lists(out, first)
+                    self._put_all(outputs, [self._values(tensor) for tensor in inputs])
                     outcomes = outcome(group.rank(), group.size(), out, *options)
                 else:
-                    outcomes = outcome(group.rank(), group.size(), out, given, *options)
+                    outcomes = outcome(group.rank(), group.size(), out, first, *options)
             for outputs, values in outcomes:
                 self._put_all(outputs, values)
             return out
@@ -288,22 +293,22 @@ def _lists(outputs: Any, inputs: Any) -> tuple[Sequence[Tensor], Any]:
 
 
 def _matching(
-    sent: Sequence[Tensor | None], sizes: Sequence[int], here: int
+    sent: Sequence[Tensor | None], sizes: Sequence[int], rank: int
 ) -> list[Tensor | None]:
     """Return what comes from each rank: what this one sends it, or itself, as it is of the size
     that is expected.
     """
-    found = []
+    parts = []
     for number, size in enumerate(sizes):
         fitting = [
-            each for each in (sent[number], sent[here]) if each is not None and len(each) == size
+            part for part in (sent[number], sent[rank]) if part is not None and len(part) == size
         ]
-        found.append(fitting[0] if fitting else None)
-    return found
+        parts.append(fitting[0] if fitting else None)
+    return parts
 
 
 def _over_ranks(
-    values: Tensor | None, operation: str | None, here: int | None, world: int
+    values: Tensor | None, operation: str | None, rank: int | None, world: int
 ) -> Tensor | None:
     """Return what an operation gives of the values of `world` ranks that are alike."""
     torch = sys.modules["torch"]
@@ -312,29 +317,29 @@ def _over_ranks(
     if values.dtype is torch.bool or operation in ("AVG", "MIN", "MAX", "BAND", "BOR"):
         return values
     if operation == "SUM":
-        own = torch.zeros_like(values)
-        if here is not None and len(values) == world and not values.is_floating_point():
-            own[here] = values[here]
-            if torch.equal(own, values):  # each rank fills in its own place: a gather
-                return values[here].repeat(world)
+        own_part = torch.zeros_like(values)
+        if rank is not None and len(values) == world and not values.is_floating_point():
+            own_part[rank] = values[rank]
+            if torch.equal(own_part, values):  # each rank fills in its own place: a gather
+                return values[rank].repeat(world)
         return values * world
     return values**world if operation == "PRODUCT" else None
 
 
-def _operation(options: tuple[Any, ...], more: dict[str, Any]) -> str | None:
+def _operation(options: tuple[Any, ...], named: dict[str, Any]) -> str | None:
     """Return the name of a ReduceOp, SUM if none is given; None for one that is not known here."""
     names = sys.modules["torch"]._C._distributed_c10d.ReduceOp
-    given = [getattr(each, "reduceOp", each) for each in (*options, *more.values())]
-    given = [each for each in given if isinstance(each, (names, names.RedOpType))]
-    if not given:
+    operations = [getattr(option, "reduceOp", option) for option in (*options, *named.values())]
+    operations = [option for option in operations if isinstance(option, (names, names.RedOpType))]
+    if not operations:
         return "SUM"
-    known = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR")
-    return next((name for name in known if given[0] == getattr(names, name)), None)
+    names_of_all = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR")
+    return next((name for name in names_of_all if operations[0] == getattr(names, name)), None)
 
 
-def _root(options: tuple[Any, ...], more: dict[str, Any]) -> int:
-    given = [getattr(each, "rootRank", each) for each in (*options, *more.values())]
-    return next((each for each in given if isinstance(each, int)), 0)
+def _root(options: tuple[Any, ...], named: dict[str, Any]) -> int:
+    roots = [getattr(option, "rootRank", option) for option in (*options, *named.values())]
+    return next((option for option in roots if isinstance(option, int)), 0)
 
 
 _COLLECTIVES = {

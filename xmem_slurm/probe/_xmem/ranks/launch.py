@@ -31,18 +31,18 @@ def start_processes(start: Function, _owner: object) -> Function:
     """Around what torch.multiprocessing.spawn starts its processes with."""
 
     def start_processes(
-        fn: Function, args: tuple[Any, ...] = (), nprocs: int = 1, *rest: Any, **kwargs: Any
+        fn: Function, args: tuple[Any, ...] = (), nprocs: int = 1, *options: Any, **kwargs: Any
     ) -> Any:
         if nprocs != sys.modules["torch"].cuda.device_count():
-            return start(fn, args, nprocs, *rest, **kwargs)
+            return start(fn, args, nprocs, *options, **kwargs)
         os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
         task, tasks = _task()
         chosen = _chosen_of(nprocs * tasks, range(task * nprocs, (task + 1) * nprocs))
         return start(
-            _Chosen(fn, [each - task * nprocs for each in chosen]),
+            _Chosen(fn, [rank - task * nprocs for rank in chosen]),
             args,
             len(chosen),
-            *rest,
+            *options,
             **kwargs,
         )
 
@@ -65,10 +65,10 @@ def _task() -> tuple[int, int]:
     return int(task), int(tasks)
 
 
-def _chosen_of(total: int, own: range) -> list[int]:
+def _chosen_of(total: int, own_ranks: range) -> list[int]:
     ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
-    asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
-    return sorted(asked & set(own)) or [own[0]]
+    wanted = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
+    return sorted(wanted & set(own_ranks)) or [own_ranks[0]]
 
 
 def _worst(codes: Iterable[int]) -> int:
@@ -87,18 +87,20 @@ def _launch_workers(config: Any, entrypoint: Any, args: Sequence[Any]) -> dict[i
     """
     from torch.distributed.elastic.utils import macros
 
-    here = config.nproc_per_node
+    local_world = config.nproc_per_node
     nodes = min(max(config.min_nodes, int(os.environ.get("SLURM_NNODES") or 1)), config.max_nodes)
     task, tasks = _task()
     node = config.rdzv_configs.get("rank", -1)  # --node-rank
-    node = min(node if node > 0 else task if tasks == nodes else 0, nodes - 1)
+    if node <= 0:  # not given, or the first: of one task for each node, the task's number
+        node = task if tasks == nodes else 0
+    node = min(node, nodes - 1)
     host, _, port = (config.rdzv_endpoint or "").rpartition(":")
     os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
     environ = {
         **os.environ,
-        "LOCAL_WORLD_SIZE": str(here),
-        "WORLD_SIZE": str(here * nodes),
-        "ROLE_WORLD_SIZE": str(here * nodes),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "WORLD_SIZE": str(local_world * nodes),
+        "ROLE_WORLD_SIZE": str(local_world * nodes),
         "GROUP_WORLD_SIZE": str(nodes),
         "GROUP_RANK": str(node),
         "ROLE_NAME": config.role,
@@ -109,9 +111,9 @@ def _launch_workers(config: Any, entrypoint: Any, args: Sequence[Any]) -> dict[i
         "TORCHELASTIC_RUN_ID": config.run_id,
         "XMEM_NODE": str(node),
     }
-    chosen = _chosen_of(here * nodes, range(node * here, (node + 1) * here))
+    chosen = _chosen_of(local_world * nodes, range(node * local_world, (node + 1) * local_world))
     ranked = [
-        {**environ, "RANK": str(r), "ROLE_RANK": str(r), "LOCAL_RANK": str(r % here)}
+        {**environ, "RANK": str(r), "ROLE_RANK": str(r), "LOCAL_RANK": str(r % local_world)}
         for r in chosen
     ]
     if callable(entrypoint):  # in this process, so one rank only
@@ -119,8 +121,10 @@ def _launch_workers(config: Any, entrypoint: Any, args: Sequence[Any]) -> dict[i
         return {0: entrypoint(*args)}
     substitute = macros.substitute  # torch.distributed.launch passes "--local-rank=${local_rank}"
     workers = [
-        subprocess.Popen([entrypoint, *substitute(args, each["LOCAL_RANK"])], env=each)
-        for each in ranked
+        subprocess.Popen(
+            [entrypoint, *substitute(args, worker_environ["LOCAL_RANK"])], env=worker_environ
+        )
+        for worker_environ in ranked
     ]
     code = _worst([worker.wait() for worker in workers])
     if code:

@@ -55,7 +55,7 @@ class Mail:
             gone = os.path.exists(ended) and not os.path.exists(path)
             if gone and os.path.exists(_path("steady-%d" % receiver)):
                 self._leave()
-            if gone or budget.left() <= 0:
+            if gone or budget.seconds_left() <= 0:
                 raise NobodyTellsError(
                     "rank %d of the dry run ended before it sent what rank %d waits for"
                     % (sender, receiver)

@@ -37,17 +37,17 @@ rank does."""
 
 class Peers:
     """What goes between one rank and others. `mailbox` takes messages, `collectives` takes and
-    `known` has values.
+    `values` has those that are known.
     """
 
     def __init__(
-        self, torch: ModuleType, mailbox: mail.Mail, collectives: Collectives, known: HasValues
+        self, torch: ModuleType, mailbox: mail.Mail, collectives: Collectives, values: HasValues
     ) -> None:
-        self._torch, self.mailbox, self._collectives, self.known = (
+        self._torch, self.mailbox, self._collectives, self.values = (
             torch,
             mailbox,
             collectives,
-            known,
+            values,
         )
         self._unlike: set[int] = set()
         # what hears the values of tensors that are on their way
@@ -87,8 +87,10 @@ class Peers:
     def put(self, tensor: Tensor, values: Any) -> None:
         """Let these values, a list or None, be those of a tensor."""
         torch = self._torch
-        known = None if values is None else torch.tensor(values, dtype=tensor.dtype, device="cpu")
-        self._collectives.put(tensor, known)
+        host_values = (
+            None if values is None else torch.tensor(values, dtype=tensor.dtype, device="cpu")
+        )
+        self._collectives.put(tensor, host_values)
 
     # -- objects: the arguments are torch.distributed's own, 2.4 to 2.15 ---------------------------
 
@@ -118,7 +120,7 @@ class Peers:
         if ranks.is_root:
             for rank in ranks.running:
                 ranks.post(object_list, rank)
-        elif ranks.there in ranks.running:
+        elif ranks.peer in ranks.running:
             object_list[:] = ranks.take()
 
     def scatter_object_list(
@@ -133,10 +135,10 @@ class Peers:
             return
         ranks = _Ranks(self, group, src, group_src)
         if ranks.is_root:
-            for rank, each in zip(ranks.all, scatter_object_input_list):  # noqa: B905 - Python 3.9
-                ranks.post(each, rank)
-            scatter_object_output_list[0] = scatter_object_input_list[ranks.all.index(ranks.here)]
-        elif ranks.there in ranks.running:
+            for rank, part in zip(ranks.all, scatter_object_input_list):  # noqa: B905 - Python 3.9
+                ranks.post(part, rank)
+            scatter_object_output_list[0] = scatter_object_input_list[ranks.all.index(ranks.rank)]
+        elif ranks.peer in ranks.running:
             scatter_object_output_list[0] = ranks.take()
 
     def send_object_list(
@@ -150,7 +152,7 @@ class Peers:
     ) -> None:
         ranks = _Ranks(self, group, dst, group_dst)
         self._unlike.update(ranks.all)
-        ranks.post(object_list, ranks.there)
+        ranks.post(object_list, ranks.peer)
 
     def recv_object_list(
         self,
@@ -164,7 +166,7 @@ class Peers:
         ranks = _Ranks(self, group, src, group_src)
         self._unlike.update(ranks.all)
         object_list[:] = ranks.take()
-        return ranks.there
+        return ranks.peer
 
     # -- tensors: methods of torch's ProcessGroup --------------------------------------------------
 
@@ -176,7 +178,7 @@ class Peers:
         ) -> Any:
             ranks = _Ranks(self, group, in_group=dst)
             self._unlike.update(ranks.all)
-            ranks.tell(tensors, [ranks.there])
+            ranks.tell(tensors, [ranks.peer])
             return send(group, tensors, dst, *args, **kwargs)
 
         return telling_send
@@ -189,7 +191,7 @@ class Peers:
         ) -> _Received:
             ranks = _Ranks(self, group, in_group=src)
             self._unlike.update(ranks.all)
-            if ranks.there not in ranks.running:
+            if ranks.peer not in ranks.running:
                 for tensor in tensors:
                     self.put(tensor, None)
             hear = partial(ranks.hear, list(filter(_is_small, tensors)))
@@ -208,8 +210,8 @@ class Peers:
             works, heard = batch(p2p_op_list), self._coming[:]
 
             def hear() -> None:
-                for each in heard:
-                    each()
+                for take in heard:
+                    take()
 
             return [_Received(work, hear) for work in works] if heard else works
 
@@ -242,34 +244,34 @@ class _Ranks:
     between them.
     """
 
-    here: int
+    rank: int
 
     def __init__(
         self,
         peers: Peers,
         group: ProcessGroup | None,
-        there: int | None = None,
+        peer: int | None = None,
         in_group: int | None = None,
     ) -> None:
         self._peers = peers
         c10d = _c10d()
         group = group if group is not None else c10d._get_default_group()
-        self.here: int = c10d.get_rank()
-        self.there = there or 0
+        self.rank: int = c10d.get_rank()
+        self.peer = peer or 0
         if in_group is not None:
-            self.there = c10d.get_global_rank(group, in_group)
+            self.peer = c10d.get_global_rank(group, in_group)
         self.all: list[int] = c10d.get_process_group_ranks(group)
         self.running = mail.running(c10d.get_world_size()) & set(self.all)
         self.channel: str = c10d._get_process_group_name(group)
 
     @property
     def is_root(self) -> bool:
-        return self.here == self.there
+        return self.rank == self.peer
 
     def post(self, content: object, to: int) -> None:
         """Send to a rank, if it runs."""
-        if to in self.running and to != self.here:
-            self._peers.mailbox.post(self.channel, self.here, to, pickle.dumps(content))
+        if to in self.running and to != self.rank:
+            self._peers.mailbox.post(self.channel, self.rank, to, pickle.dumps(content))
 
     def take(self) -> Any:
         """Return what the other rank sent.
@@ -277,22 +279,22 @@ class _Ranks:
         Raises:
             NobodyTellsError: it does not run, or has ended.
         """
-        if self.there not in self.running:
+        if self.peer not in self.running:
             raise mail.NobodyTellsError(
-                "rank %d waits for rank %d, which was not run" % (self.here, self.there)
+                "rank %d waits for rank %d, which was not run" % (self.rank, self.peer)
             )
-        return pickle.loads(self._peers.mailbox.take(self.channel, self.there, self.here))  # noqa: S301 - of this job
+        return pickle.loads(self._peers.mailbox.take(self.channel, self.peer, self.rank))  # noqa: S301 - of this job
 
     def tell(self, tensors: Iterable[Tensor], to: Iterable[int]) -> None:
         """Send the values of small tensors."""
         for tensor in filter(_is_small, tensors):
-            values = self._peers.known.of(tensor)
+            values = self._peers.values.of(tensor)
             for rank in to:
                 self.post(None if values is None else values.tolist(), rank)
 
     def hear(self, tensors: list[Tensor]) -> None:
         """Take the values of these small tensors, which are then no more in the list."""
-        while tensors and self.there in self.running:
+        while tensors and self.peer in self.running:
             values = self.take()
             self._peers.put(tensors.pop(0), values)
 

@@ -57,18 +57,18 @@ class LoneRank:
         self,
         torch: ModuleType,
         leave: Callable[[], None],
-        known: HasValues,
+        values: HasValues,
         level: Callable[[], int],
     ) -> None:
         self._torch, self._level = torch, level
         self._waits, self._at_rest = _WAITS, 0
         self._bucket_bytes = 0  # of the gradients of all that was trained with DDP at once
         # (rank, world size) of the groups of all ranks that were destroyed
-        self._left: list[tuple[int, int]] = []
+        self._destroyed_groups: list[tuple[int, int]] = []
         # torch's C++ holds a store that was written in Python only as long as Python does
         self._stores: list[Any] = []
-        self.collectives = Collectives(torch, known)
-        self.peers = Peers(torch, mail.Mail(leave), self.collectives, known)
+        self.collectives = Collectives(torch, values)
+        self.peers = Peers(torch, mail.Mail(leave), self.collectives, values)
 
     def begin(self) -> None:
         """Be ready before the job has any of torch.
@@ -93,7 +93,7 @@ class LoneRank:
         distributed = self._torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             return distributed.get_rank(), distributed.get_world_size()
-        return self._left[-1] if self._left else None
+        return self._destroyed_groups[-1] if self._destroyed_groups else None
 
     def all_steady(self) -> bool:
         """Say that this rank's steps only repeat themselves; whether so do those of all ranks that
@@ -115,10 +115,10 @@ class LoneRank:
 
     def _say(self, state: str) -> bool:
         rank, world = self._joined() or (0, 1)
-        others = mail.running(world)
-        if others:
+        running = mail.running(world)
+        if running:
             mail.say(state, rank)
-        return mail.all_said(others)
+        return mail.all_said(running)
 
     def unlike(self) -> list[int]:
         """Return the ranks that this one cannot stand for: what they hold differs, or they may find
@@ -133,12 +133,14 @@ class LoneRank:
         So it is where a script names them (CUDA_VISIBLE_DEVICES=0,1) for more ranks than that; and
         where each rank is shown its own alone, which running that one tells.
         """
-        here, rank = (
+        local_world, rank = (
             int(os.environ.get("LOCAL_WORLD_SIZE") or 1),
             int(os.environ.get("LOCAL_RANK") or 0),
         )
-        seen = self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else here
-        return [self.rank_and_size()[0] - rank + seen] if seen < here else []
+        shown = (
+            self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else local_world
+        )
+        return [self.rank_and_size()[0] - rank + shown] if shown < local_world else []
 
     def doubt(self, note: Note) -> None:
         """Say what is known to be missing."""
@@ -160,11 +162,11 @@ class LoneRank:
         """
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         return sum(
-            each.nbytes
+            parameter.nbytes
             for model in alive.of_class(getattr(parallel, "DistributedDataParallel", None))
             if model.static_graph or not model.find_unused_parameters
-            for each in model.module.parameters()
-            if each.requires_grad
+            for parameter in model.module.parameters()
+            if parameter.requires_grad
         )
 
     # -- what takes the place of torch's own (`patches`) -------------------------------------------
@@ -239,7 +241,7 @@ class LoneRank:
         @functools.wraps(destroy)
         def destroy_process_group(*args: Any, **kwargs: Any) -> None:
             if c10d.is_initialized():
-                self._left.append((c10d.get_rank(), c10d.get_world_size()))
+                self._destroyed_groups.append((c10d.get_rank(), c10d.get_world_size()))
             self._catch_up()
             destroy(*args, **kwargs)
 
@@ -336,18 +338,18 @@ def _wait_for_watchdog() -> None:
         return
     deadline = time.monotonic() + _MOST_SECONDS
     while time.monotonic() < deadline:
-        now = _sleeps()
-        if all(now.get(thread, count + 2) >= count + 2 for thread, count in before.items()):
+        sleeps = _sleeps()
+        if all(sleeps.get(thread, count + 2) >= count + 2 for thread, count in before.items()):
             return
         time.sleep(_WATCHDOG_SECONDS / 10)
 
 
 def _sleeps() -> dict[str, int]:
     """Return how often each watchdog of this process has gone to sleep, by its thread (proc(5))."""
-    found = {}
+    sleeps = {}
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open("/proc/self/task/%s/status" % thread) as file:
             status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
             if status["Name"] == _WATCHDOG:
-                found[thread] = int(status["voluntary_ctxt_switches"])
-    return found
+                sleeps[thread] = int(status["voluntary_ctxt_switches"])
+    return sleeps

@@ -384,7 +384,7 @@ class Recorder(ProbeEngine):
                 counts, moment = self._allocator.look(), time.monotonic()
                 if began is None and any(counts):
                     began = due = moment
-                if self._budget.left() <= 0:
+                if self._budget.seconds_left() <= 0:
                     self.finish("steady" if self._course.repeats() else "budget")
                 elif self._too_long():
                     self.leave("budget")
