@@ -170,7 +170,7 @@ def test_an_optimizer_without_parameters_counts_for_nothing(steps: ModuleType) -
     run = ((each, 7, 1.0 * i) for i in range(99) for each in (empty, optimizer))
     assert until_repeating(steps, run) == 6
     counted = steps.Steps()
-    assert (counted.stepped(empty, True, 0.0), counted.least(), counted.number) == (0, 0, 0)
+    assert (counted.stepped(empty, True, 0.0), counted.fewest(), counted.number) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,9 @@ class Profiler(ProbeEngine):
             self._tag_modules()
         self._steps.stepped(optimizer, False, time.monotonic())
         self.says("step %d on the CPU" % self._steps.number)
-        if self._steps.least() == self._rounds or not self._budget.is_limited():
+        if self._steps.fewest() == self._rounds or not self._budget.is_limited():
             return
-        self._rounds = self._steps.least()
+        self._rounds = self._steps.fewest()
         time_for_more = self._guard.stepped()
         if self._rounds >= PROFILED_STEPS:
             self.leave("steady")

@@ -30,7 +30,7 @@ class Listener:
         self._takers: dict[str, tuple[Function, ...]] = {}
         self._filtered = False
         self._hook = self._heard  # the one object by which the filter knows this listener again
-        self._told()
+        self._announce()
         if not self._filtered:
             sys.addaudithook(self._hook)
 
@@ -39,9 +39,9 @@ class Listener:
         for event in events:
             self._takers[event] = (*self._takers.get(event, ()), act)
         if self._filtered:
-            self._told()
+            self._announce()
 
-    def _told(self) -> None:
+    def _announce(self) -> None:
         sys.audit(LISTEN, self._hook, *self._takers)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -47,10 +47,10 @@ class TimeLeft:
 
     def share(self) -> float:
         """Return which part of it is spent, of whichever limit is nearer."""
-        now = time.monotonic()
+        moment = time.monotonic()
         return max(
             self.spent() / self._seconds,
-            (now - self._began) / max(self._deadline - self._began, 1e-9),
+            (moment - self._began) / max(self._deadline - self._began, 1e-9),
         )
 
     def own_seconds(self) -> float:
@@ -61,9 +61,9 @@ class TimeLeft:
         """Return the seconds of the dry run that its sandbox has counted so far; 0 where it has
         said nothing yet.
         """
-        now = time.monotonic()
-        if now - self._last > LOOK_SECONDS:  # it is asked for at each step
-            self._last = now
+        moment = time.monotonic()
+        if moment - self._last > LOOK_SECONDS:  # it is asked for at each step
+            self._last = moment
             with (
                 contextlib.suppress(OSError, struct.error),
                 open(self._meter, "rb") as meter,

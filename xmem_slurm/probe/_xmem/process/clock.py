@@ -26,23 +26,23 @@ LOOK_SECONDS = 0.01
 
 
 class Clock:
-    """Seconds since some point in the past, as `left` (a `TimeLeft`) has them.
+    """Seconds since some point in the past, as `budget` (a `TimeLeft`) has them.
 
     Without a sandbox of wall time, where the kernel keeps no account of waiting.
     """
 
-    def __init__(self, left: TimeLeft) -> None:
-        self._left = left if left.is_counted() else None
-        self._looked, self._found = float("-inf"), 0.0
+    def __init__(self, budget: TimeLeft) -> None:
+        self._budget = budget if budget.is_counted() else None
+        self._looked, self._seconds = float("-inf"), 0.0
 
     def now(self) -> float:
         """Return the time of now, or of a moment ago."""
-        if self._left is not None:
-            return self._left.spent()
+        if self._budget is not None:
+            return self._budget.spent()
         wall = time.monotonic()
         if wall - self._looked > LOOK_SECONDS:
-            self._looked, self._found = wall, wall - _waited()
-        return self._found
+            self._looked, self._seconds = wall, wall - _waited()
+        return self._seconds
 
 
 def _waited() -> float:

@@ -55,9 +55,9 @@ def hook(recorder: Watcher) -> None:
 
     def noted_exit(status: Any = None) -> NoReturn:
         if threading.current_thread() is threading.main_thread():
-            asked = "SystemExit: %s" % (status,) if status else None
+            exit_line = "SystemExit: %s" % (status,) if status else None
             recorder.asked_to_exit(
-                asked and _located(asked, traceback.walk_stack(sys._getframe(1)))
+                exit_line and _located(exit_line, traceback.walk_stack(sys._getframe(1)))
             )
         raise_exit(status)
 
@@ -98,10 +98,10 @@ def uncaught() -> str | None:
     if error is None:
         return None
     frames = list(traceback.walk_tb(sys.last_traceback))[::-1]
-    said = one_line(error)
+    words = one_line(error)
     if frames and not str(error).strip():  # an assertion without words: its line says more
-        said += ": " + linecache.getline(frames[0][0].f_code.co_filename, frames[0][1]).strip()
-    return _located(said + _for_want_of(error), frames)
+        words += ": " + linecache.getline(frames[0][0].f_code.co_filename, frames[0][1]).strip()
+    return _located(words + _for_want_of(error), frames)
 
 
 def _for_want_of(error: BaseException) -> str:
@@ -114,7 +114,7 @@ def _for_want_of(error: BaseException) -> str:
     return ": " + one_line(root) if root is not error and isinstance(root, ImportError) else ""
 
 
-def _located(said: str, frames: Iterable[tuple[FrameType, int]]) -> str:
+def _located(words: str, frames: Iterable[tuple[FrameType, int]]) -> str:
     """Add file and line of the innermost of `frames` that is of the user's own code, where there is
     one.
 
@@ -122,8 +122,8 @@ def _located(said: str, frames: Iterable[tuple[FrameType, int]]) -> str:
     """
     for frame, line in frames:
         if is_users(frame):
-            return "%s (%s:%d)" % (said, _short(frame.f_code.co_filename), line)
-    return said
+            return "%s (%s:%d)" % (words, _short(frame.f_code.co_filename), line)
+    return words
 
 
 def is_users(frame: FrameType) -> bool:
@@ -151,11 +151,9 @@ def one_line(error: BaseException) -> str:
         return lines[
             -1
         ].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
-    return (
-        _explained("%s: %s" % (type(error).__name__, lines[0]))
-        if lines[0]
-        else type(error).__name__
-    )
+    if not lines[0]:
+        return type(error).__name__
+    return _explained("%s: %s" % (type(error).__name__, lines[0]))
 
 
 def _explained(error: str) -> str:

@@ -68,15 +68,15 @@ def mounts(rows: Iterable[Sequence[str]]) -> list[list[str]]:
     written there.
     """
     return [
-        [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), each) for each in row]
+        [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field) for field in row]
         for row in rows
     ]
 
 
 def _below(path: str, folder: str) -> str | None:
     """Return what of a path is below a folder, with its "/"; None if it is elsewhere."""
-    rest = path[len(folder.rstrip("/")) :]
-    return rest if path.startswith(folder) and (not rest or rest[0] == "/") else None
+    tail = path[len(folder.rstrip("/")) :]
+    return tail if path.startswith(folder) and (not tail or tail[0] == "/") else None
 
 
 class Outside:
@@ -84,18 +84,18 @@ class Outside:
     `here` its own.
     """
 
-    def __init__(self, there: list[list[str]], here: list[list[str]]) -> None:
-        self._there, self._here = there, here
+    def __init__(self, outside_rows: list[list[str]], inside_rows: list[list[str]]) -> None:
+        self._outside_rows, self._inside_rows = outside_rows, inside_rows
 
     def path(self, path: str) -> str | None:
         """Return the path of a file outside; None for one of the container's own."""
-        above = [row for row in self._here if _below(path, row[2]) is not None]
+        above = [row for row in self._inside_rows if _below(path, row[2]) is not None]
         device, folder, point = max(above[::-1], key=_depth)  # of two on one place the later one
         inner = folder.rstrip("/") + (_below(path, point) or "")
-        for device_there, folder_there, point_there in self._there:
-            rest = _below(inner, folder_there) if device_there == device else None
-            if rest is not None:
-                return point_there.rstrip("/") + rest
+        for device_there, folder_there, point_there in self._outside_rows:
+            tail = _below(inner, folder_there) if device_there == device else None
+            if tail is not None:
+                return point_there.rstrip("/") + tail
         return None
 
 
@@ -108,8 +108,8 @@ def _outside() -> Outside | None:
     if "XMEM_MOUNTS" not in os.environ:
         return None
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        here = [line.split(" ", 5)[2:5] for line in file]
-    return Outside(mounts(json.loads(os.environ["XMEM_MOUNTS"])), mounts(here))
+        rows = [line.split(" ", 5)[2:5] for line in file]
+    return Outside(mounts(json.loads(os.environ["XMEM_MOUNTS"])), mounts(rows))
 
 
 class _Notes:
@@ -117,8 +117,8 @@ class _Notes:
         self._outside = _outside()
         self._file = os.path.join(folder, LOG)
         self._ours = os.path.dirname(folder) + os.sep
-        self._seen: set[bytes] = set()
-        self._made: set[bytes] = set()  # folders of the job's own
+        self._noted_paths: set[bytes] = set()
+        self._own_folders: set[bytes] = set()  # folders of the job's own
         self._log = -1
         self._pid: int | None = None
 
@@ -137,12 +137,12 @@ class _Notes:
     def renamed(self, _old: object, new: object, *_folders: Any) -> None:
         self._note(new, "W")
 
-    def made(self, folder: Any, _mode: int, _beside: int) -> None:
+    def folder_made(self, folder: Any, _mode: int, _beside: int) -> None:
         """A folder is about to be made: temporary ones, of workers that hand tensors over, too."""
         try:
             if not os.path.exists(folder):
                 self._note(folder, "R")
-                self._made.add(os.fsencode(os.path.abspath(folder)))
+                self._own_folders.add(os.fsencode(os.path.abspath(folder)))
         except Exception:  # whatever a script gave to mkdir() is its own affair
             return
 
@@ -162,8 +162,8 @@ class _Notes:
 
     def _is_own(self, path: bytes) -> bool:
         """Whether a path is below a folder that the job has made."""
-        while self._made and len(path) > 1:
-            if path in self._made:
+        while self._own_folders and len(path) > 1:
+            if path in self._own_folders:
                 return True
             path = os.path.dirname(path)
         return False
@@ -174,12 +174,16 @@ class _Notes:
             if isinstance(path, int):
                 return
             path = os.fsencode(os.path.abspath(os.fspath(path)))
-            if path in self._seen or len(self._seen) > MOST or self._is_own(path):
+            if path in self._noted_paths or len(self._noted_paths) > MOST or self._is_own(path):
                 return
-            self._seen.add(path)
+            self._noted_paths.add(path)
             text = os.fsdecode(path)
             if not text.startswith(_UNSTEADY) and not text.startswith(self._ours):
-                line = _line(kind, text, self._outside) if len(self._seen) <= MOST else b"T 0 0 \0"
+                line = (
+                    _line(kind, text, self._outside)
+                    if len(self._noted_paths) <= MOST
+                    else b"T 0 0 \0"
+                )
                 if line is not None:
                     self._write(line)
         except Exception:  # whatever a script gave to open() is its own affair
@@ -228,7 +232,7 @@ def install(folder: str, audit: Listener) -> None:
     audit.take(("import",), notes.imported)
     audit.take(("os.listdir", "os.scandir"), notes.listed)
     audit.take(("os.rename",), notes.renamed)
-    audit.take(("os.mkdir",), notes.made)
+    audit.take(("os.mkdir",), notes.folder_made)
     for name in ("stat", "lstat"):
         look = getattr(os, name)
         watched = notes.missing(look)

@@ -42,7 +42,8 @@ class ShareLimits:
                 lambda _executable, words, _folder, environ: self._child(words, environ),
             )
             audit.take(
-                ("os.exec", "os.posix_spawn", "os.spawn"), lambda *found: self._child(*found[-2:])
+                ("os.exec", "os.posix_spawn", "os.spawn"),
+                lambda *arguments: self._child(*arguments[-2:]),
             )
             audit.take(("os.system",), lambda command: self._child(command, None))
             self._look()
@@ -84,13 +85,12 @@ class ShareLimits:
         words = [
             os.fsdecode(word) for word in ([words] if isinstance(words, (str, bytes)) else words)
         ] or [""]
-        own = (
-            None
-            if environ is None
-            else {os.fsdecode(n): os.fsdecode(v) for n, v in environ.items()}
-        )
-        kept = own is None or (
-            "XMEM_LIMITS" in own and all(own.get(n) == os.environ.get(n) for n in self._expected)
+        child_environ = None
+        if environ is not None:
+            child_environ = {os.fsdecode(n): os.fsdecode(v) for n, v in environ.items()}
+        kept = child_environ is None or (
+            "XMEM_LIMITS" in child_environ
+            and all(child_environ.get(n) == os.environ.get(n) for n in self._expected)
         )
         if not kept or _DROPPED.search(" ".join(words) + " "):
             self._note(

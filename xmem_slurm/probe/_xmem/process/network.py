@@ -27,7 +27,7 @@ _OF_WHAT_IS_NOT_THERE = (OSError, EOFError, ImportError)
 _HUB_WITHOUT_NETWORK = ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
 """What huggingface_hub raises (huggingface_hub/errors.py, 1.33) for what is not in its cache."""
 
-_asked: list[tuple[str, tuple[CodeType, int] | None]] = []
+_last_request: list[tuple[str, tuple[CodeType, int] | None]] = []
 """None or one: host or address, and (code, line) of the script's innermost line that led there."""
 
 
@@ -43,12 +43,12 @@ def _requested(address: object, *_rest: Any) -> None:
 
 def _looked_up(host: object, *_rest: Any) -> None:
     host = host.decode(errors="replace") if isinstance(host, bytes) else str(host or "")
-    if host and host not in _HERE and not (_asked and host in _asked[0][0]):
+    if host and host not in _HERE and not (_last_request and host in _last_request[0][0]):
         _note(host)
 
 
-def _note(what: str) -> None:
-    _asked[:] = [(what, _line(traceback.walk_stack(sys._getframe(2))))]
+def _note(address: str) -> None:
+    _last_request[:] = [(address, _line(traceback.walk_stack(sys._getframe(2))))]
 
 
 def _line(frames: Iterable[tuple[FrameType, int]]) -> tuple[CodeType, int] | None:
@@ -57,7 +57,7 @@ def _line(frames: Iterable[tuple[FrameType, int]]) -> tuple[CodeType, int] | Non
 
 def forget() -> None:
     """What was asked for last could be had after all."""
-    _asked.clear()
+    _last_request.clear()
 
 
 def missing(error: BaseException | None = None) -> str:
@@ -66,7 +66,9 @@ def missing(error: BaseException | None = None) -> str:
     if repository:
         return "; a dry run has no network: `hf download %s` on the login node first" % repository
     return (
-        "; it had asked for %s, and a dry run has no network" % _asked[0][0][:200] if _asked else ""
+        "; it had asked for %s, and a dry run has no network" % _last_request[0][0][:200]
+        if _last_request
+        else ""
     )
 
 
@@ -77,11 +79,11 @@ def _not_cached(error: BaseException | None) -> str | None:
     huggingface_hub asks nobody in a dry run (HF_HUB_OFFLINE), and what transformers raises does not
     name it.
     """
-    for each in _causes(error):
-        if type(each).__name__ in _HUB_WITHOUT_NETWORK and type(each).__module__.startswith(
+    for cause in _causes(error):
+        if type(cause).__name__ in _HUB_WITHOUT_NETWORK and type(cause).__module__.startswith(
             "huggingface_hub"
         ):
-            for frame, _line in traceback.walk_tb(each.__traceback__):
+            for frame, _line in traceback.walk_tb(cause.__traceback__):
                 if isinstance(frame.f_locals.get("repo_id"), str):
                     kind = frame.f_locals.get("repo_type")
                     of_kind = "--repo-type %s " % kind if kind not in (None, "model") else ""
@@ -105,10 +107,12 @@ def may_explain(error: BaseException | None) -> bool:
     datasets asks for a counter of downloads at each load_dataset, of local files, too, and does
     well without it.
     """
-    for each in _causes(error):
+    for cause in _causes(error):
         places: Iterator[tuple[CodeType, int] | None] = (
-            (frame.f_code, line) for frame, line in traceback.walk_tb(each.__traceback__)
+            (frame.f_code, line) for frame, line in traceback.walk_tb(cause.__traceback__)
         )
-        if isinstance(each, _OF_WHAT_IS_NOT_THERE) or (_asked and _asked[0][1] in places):
+        if isinstance(cause, _OF_WHAT_IS_NOT_THERE) or (
+            _last_request and _last_request[0][1] in places
+        ):
             return True
     return error is None

@@ -31,11 +31,11 @@ class Says:
 
     def __call__(self, words: str, ranks: Callable[[], tuple[int, int]] | None = None) -> None:
         """Say it; `ranks` tells which rank this is, of how many."""
-        now = time.monotonic()
+        moment = time.monotonic()
         kind = words.partition(" ")[0]
-        if not self._name or (now - self._last < LEAST_SECONDS and kind == self._kind):
+        if not self._name or (moment - self._last < LEAST_SECONDS and kind == self._kind):
             return
-        self._last, self._kind = now, kind
+        self._last, self._kind = moment, kind
         import _socket  # a process that says nothing needs none
 
         rank, size = ranks() if ranks else (0, 1)
@@ -47,8 +47,8 @@ class Says:
             try:
                 voice = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
                 try:
-                    said = "%d|%s%s" % (self._spent(), which, words)
-                    voice.sendto(said.encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
+                    message = "%d|%s%s" % (self._spent(), which, words)
+                    voice.sendto(message.encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
                 finally:
                     voice.close()
             finally:

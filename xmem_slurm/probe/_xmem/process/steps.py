@@ -59,77 +59,82 @@ class Steps:
         # the optimizer whose are those: the one with the most steps, as long as it is in use
         self._leader: _OfOneOptimizer | None = None
         # by the id of the parameter
-        self._seen: dict[int, _OfOneOptimizer] = {}
+        self._by_parameter: dict[int, _OfOneOptimizer] = {}
         self._all = 0
         self._began: float | None = None
         self._waited_for: bool | None = None
 
-    def stepped(self, optimizer: Optimizer, grew: bool, now: float) -> int:
-        """Count a step, in which a peak of memory may have grown; `now` in seconds. Return how many
-        it was of its own.
+    def stepped(self, optimizer: Optimizer, grew: bool, moment: float) -> int:
+        """Count a step, in which a peak of memory may have grown; `moment` in seconds. Return how
+        many it was of its own.
 
         One without parameters has none.
         """
         if self._began is None:
-            self._began = now
+            self._began = moment
         parameter = _first_parameter(optimizer)
         if parameter is None:
             self.leads = False
             return 0
-        seen = self._seen.get(id(parameter))
-        if seen is None or seen.parameter() is not parameter:
-            seen = self._seen[id(parameter)] = _OfOneOptimizer(parameter)
+        of_one = self._by_parameter.get(id(parameter))
+        if of_one is None or of_one.parameter() is not parameter:
+            of_one = self._by_parameter[id(parameter)] = _OfOneOptimizer(parameter)
         self._all += 1
-        seen.number += 1
-        seen.since_peak += 1
-        leader, seen.last = self._leader, self._all
+        of_one.number += 1
+        of_one.since_peak += 1
+        leader, of_one.last = self._leader, self._all
         if (
             leader is None
             or leader.parameter() is None
-            or self._all - leader.last > GONE * len(self._seen)
-            or seen.number > leader.number
+            or self._all - leader.last > GONE * len(self._by_parameter)
+            or of_one.number > leader.number
         ):
-            self._leader = seen
-        self.leads = seen is self._leader
-        self.number = max(self.number, seen.number)
+            self._leader = of_one
+        self.leads = of_one is self._leader
+        self.number = max(self.number, of_one.number)
         if grew:
-            for each in self._seen.values():
-                each.since_peak = 0
-        return seen.number
+            for of_each in self._by_parameter.values():
+                of_each.since_peak = 0
+        return of_one.number
 
     @property
     def all(self) -> int:
         """Steps of all optimizers together."""
         return self._all
 
-    def least(self) -> int:
+    def fewest(self) -> int:
         """Return the steps of the optimizer that made the fewest of those that stepped at all."""
-        return min((seen.number for seen in self._seen.values()), default=0)
+        return min((of_one.number for of_one in self._by_parameter.values()), default=0)
 
     def repeat(self, enough: int = STEADY_STEPS) -> bool:
         """Whether every optimizer in use has stepped often enough since a peak last grew."""
-        self._seen = {key: seen for key, seen in self._seen.items() if seen.parameter() is not None}
+        self._by_parameter = {
+            key: of_one
+            for key, of_one in self._by_parameter.items()
+            if of_one.parameter() is not None
+        }
         used = [
-            seen
-            for seen in self._seen.values()
-            if (self._all - seen.last) * seen.number <= MISSED * self._all
+            of_one
+            for of_one in self._by_parameter.values()
+            if (self._all - of_one.last) * of_one.number <= MISSED * self._all
         ]
         whole = self.number >= MANY_STEPS
-        counts = (seen.number if whole else seen.since_peak for seen in used)
+        counts = (of_one.number if whole else of_one.since_peak for of_one in used)
         return min(counts, default=0) >= enough
 
-    def waits(self, optimizer_class: type, now: float) -> bool:
+    def waits(self, optimizer_class: type, moment: float) -> bool:
         """Whether there is an optimizer that has not stepped at all, and that was not waited for
         long.
         """
         if self._waited_for is None:
             self._waited_for = self._has_unused(optimizer_class)
-        return self._waited_for and self._began is not None and now - self._began < WAIT_SECONDS
+        return self._waited_for and self._began is not None and moment - self._began < WAIT_SECONDS
 
     def _has_unused(self, optimizer_class: type) -> bool:
         parameters = [_first_parameter(optimizer) for optimizer in alive.of_class(optimizer_class)]
         return any(
-            parameter is not None and id(parameter) not in self._seen for parameter in parameters
+            parameter is not None and id(parameter) not in self._by_parameter
+            for parameter in parameters
         )
 
 

@@ -38,31 +38,31 @@ class OtherThreads:
         self._met, self._idle = weakref.WeakSet(), set()
         self._steps, self._spent, self._work_ahead = 0, 0.0, False
 
-    def go_on(self, served: Callable[[], object]) -> None:
-        """Wait, if there are any, until they do not change what `served` returns, how much was
+    def go_on(self, allocated: Callable[[], object]) -> None:
+        """Wait, if there are any, until they do not change what `allocated` returns, how much was
         allocated so far.
         """
-        others = [each for each in threading.enumerate() if self._may_work(each)]
-        if any(each not in self._met for each in others):
-            self._met.update(others)
+        working = [thread for thread in threading.enumerate() if self._may_work(thread)]
+        if any(thread not in self._met for thread in working):
+            self._met.update(working)
             self._steps = STEPS
-        if not others or not self._steps or self._spent > ALL_SECONDS:
+        if not working or not self._steps or self._spent > ALL_SECONDS:
             return
         self._steps -= 1
-        began, before = time.monotonic(), served()
+        began, before = time.monotonic(), allocated()
         first = before
         while time.monotonic() < began + MOST_SECONDS:
             time.sleep(QUIET_SECONDS)
-            now = served()
-            if now == before:
+            after = allocated()
+            if after == before:
                 break
-            before = now
+            before = after
         self._spent += time.monotonic() - began
         self._work_ahead |= before != first
         if (
             before == first and not self._steps
         ):  # such as those of progress bars, which each epoch has anew
-            self._idle.update(map(_work_of, others))
+            self._idle.update(map(_work_of, working))
 
     def doubt(self, note: Note) -> None:
         """Say that threads work ahead: how far, on a GPU, is up to its speed."""

@@ -55,15 +55,15 @@ class Times:
         """Return what takes the place of a clock."""
 
         @functools.wraps(clock)
-        def now() -> float:
+        def noted_clock() -> float:
             if not own_code.is_of_the_job(sys._getframe(1).f_globals.get("__name__")):
                 return clock()
             self._looks += 1
             return Time(clock() + self._ahead, self, 1.0, self._looks)
 
-        return now
+        return noted_clock
 
-    def left(self, line: tuple[str, int], seconds: float) -> float:
+    def remaining(self, line: tuple[str, int], seconds: float) -> float:
         """A line compares with a time that comes in so many seconds; return how many are left of
         them.
         """
@@ -109,67 +109,67 @@ class Time(float):
     def _with(self, value: Any, rate: float, look: int) -> Any:
         return value if value is NotImplemented else Time(value, self.times, rate, look)
 
-    def __add__(self, other: Any) -> Any:
-        return self._with(float.__add__(self, other), self.rate, self.look)
+    def __add__(self, operand: Any) -> Any:
+        return self._with(float.__add__(self, operand), self.rate, self.look)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, operand: Any) -> Any:
         look, rate = self.look, self.rate
-        if look and isinstance(other, Time) and other.look:
-            look, rate = 0, rate if look >= other.look else -rate
-        return self._with(float.__sub__(self, other), rate, look)
+        if look and isinstance(operand, Time) and operand.look:
+            look, rate = 0, rate if look >= operand.look else -rate
+        return self._with(float.__sub__(self, operand), rate, look)
 
-    def __rsub__(self, other: Any) -> Any:
-        return self._with(float.__rsub__(self, other), -self.rate, 0)
+    def __rsub__(self, operand: Any) -> Any:
+        return self._with(float.__rsub__(self, operand), -self.rate, 0)
 
     def __neg__(self) -> Any:
         return self._with(float.__neg__(self), -self.rate, 0)
 
-    def __mul__(self, other: Any) -> Any:
-        return self._in_another_unit(float.__mul__, other, float.__mul__)
+    def __mul__(self, operand: Any) -> Any:
+        return self._in_another_unit(float.__mul__, operand, float.__mul__)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Any:
-        return self._in_another_unit(float.__truediv__, other, float.__truediv__)
+    def __truediv__(self, operand: Any) -> Any:
+        return self._in_another_unit(float.__truediv__, operand, float.__truediv__)
 
-    def __floordiv__(self, other: Any) -> Any:
-        return self._in_another_unit(float.__floordiv__, other, float.__truediv__)
+    def __floordiv__(self, operand: Any) -> Any:
+        return self._in_another_unit(float.__floordiv__, operand, float.__truediv__)
 
-    def _in_another_unit(self, operator: Function, other: Any, of_rate: Function) -> Any:
+    def _in_another_unit(self, operator: Function, operand: Any, of_rate: Function) -> Any:
         """Return what an operator gives; with a tensor, or an array, that is theirs, and nothing is
         computed here.
         """
-        value = operator(self, other)
-        if value is NotImplemented or isinstance(other, Time):
+        value = operator(self, operand)
+        if value is NotImplemented or isinstance(operand, Time):
             return value
-        return Time(value, self.times, of_rate(self.rate, other), self.look)
+        return Time(value, self.times, of_rate(self.rate, operand), self.look)
 
-    def __lt__(self, other: Any) -> Any:
-        return _compare(float.__lt__, self, other)
+    def __lt__(self, operand: Any) -> Any:
+        return _compare(float.__lt__, self, operand)
 
-    def __le__(self, other: Any) -> Any:
-        return _compare(float.__le__, self, other)
+    def __le__(self, operand: Any) -> Any:
+        return _compare(float.__le__, self, operand)
 
-    def __gt__(self, other: Any) -> Any:
-        return _compare(float.__gt__, self, other)
+    def __gt__(self, operand: Any) -> Any:
+        return _compare(float.__gt__, self, operand)
 
-    def __ge__(self, other: Any) -> Any:
-        return _compare(float.__ge__, self, other)
+    def __ge__(self, operand: Any) -> Any:
+        return _compare(float.__ge__, self, operand)
 
 
-def _compare(comparison: Function, one: Time, other: Any) -> Any:
+def _compare(comparison: Function, one: Time, operand: Any) -> Any:
     """Compare a time with what may be a number, and notice that: two lengths are compared to see
     which took longer.
     """
-    answer = comparison(one, other)
-    both = isinstance(other, Time)
-    if answer is NotImplemented or (both and not (one.look or other.look)):
+    answer = comparison(one, operand)
+    both = isinstance(operand, Time)
+    if answer is NotImplemented or (both and not (one.look or operand.look)):
         return answer
     frame = sys._getframe(2)
-    now, then = (other, one) if both and other.look > one.look else (one, other)
-    rate = now.rate
+    current, then = (operand, one) if both and operand.look > one.look else (one, operand)
+    rate = current.rate
     if (
         not rate
         or not math.isfinite(then)
@@ -177,12 +177,12 @@ def _compare(comparison: Function, one: Time, other: Any) -> Any:
     ):
         return answer
     line = frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno
-    seconds = (float(then) - float(now)) / rate
-    left = now.times.left(line, seconds)
-    if left == seconds:
+    seconds = (float(then) - float(current)) / rate
+    remaining = current.times.remaining(line, seconds)
+    if remaining == seconds:
         return answer
-    moved = float(then) - left * rate
-    return comparison(moved, other) if now is one else comparison(float(one), moved)
+    moved = float(then) - remaining * rate
+    return comparison(moved, operand) if current is one else comparison(float(one), moved)
 
 
 def have_read(torch: ModuleType) -> None:
