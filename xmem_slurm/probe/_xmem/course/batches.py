@@ -61,21 +61,21 @@ class Records:
 
 
 class Iteration:
-    """One loop over a data loader: `given` batches so far, of sizes `sizes`, between them `steps`
-    optimizer steps.
+    """One loop over a data loader: `given_batches` batches so far, of sizes `sizes`, between them
+    `steps` optimizer steps.
     """
 
     kept: Batch | None
     since: int
     passes: bool
 
-    def __init__(self, loader: Any, steps: int, now: float) -> None:
+    def __init__(self, loader: Any, steps: int, moment: float) -> None:
         self._collate = loader._collate_fn
         self.kind = id(loader._dataset), length(loader)
         """What tells data sets apart, and sizes of batches."""
         self.batch_size = _batch_size(loader)
-        self.began, self.steps = now, steps
-        self.given = self.drawn = self._stepped = 0
+        self.began, self.steps = moment, steps
+        self.given_batches = self.drawn = self._stepped = 0
         self.sizes: set[tuple[tuple[int, ...], ...]] = set()
         self.largest: list[Any] = []  # batches that were drawn, still to be given
         self.records = Records()
@@ -93,10 +93,10 @@ class Iteration:
 
     def stepped(self) -> int:
         """A step was made; return how many batches were given for it."""
-        since, self._stepped = self.given - self._stepped, self.given
+        since, self._stepped = self.given_batches - self._stepped, self.given_batches
         return since
 
-    def asked(self, allocated: int) -> None:
+    def requested(self, allocated: int) -> None:
         """A batch is asked for, with so many bytes allocated."""
         self._allocated = [*self._allocated[-GROWING:], allocated]
 
@@ -109,9 +109,9 @@ class Iteration:
 
     def note(self, batch: Any, number: int) -> int:
         """Note batch `number`; return its bytes."""
-        found = list(tensors(batch))
-        size = sum(each.numel() * each.element_size() for each in found)
-        self.sizes.add(tuple(tuple(each.shape) for each in found))
+        parts = list(tensors(batch))
+        size = sum(part.numel() * part.element_size() for part in parts)
+        self.sizes.add(tuple(tuple(part.shape) for part in parts))
         self.records.note(number, size)
         return size
 
@@ -128,7 +128,7 @@ def draw(loader: Any, give: Function, state: Iteration, clock: Clock) -> None:
             state.exhausted = True
             break
         state.drawn += 1
-        size = state.note(batch, state.given + state.drawn)
+        size = state.note(batch, state.given_batches + state.drawn)
         if size > largest[0]:
             largest = size, batch
     state.drawn = state.drawn or 1
@@ -151,15 +151,15 @@ def tensors(batch: Any) -> Iterator[Tensor]:
     if hasattr(batch, "numel") and hasattr(batch, "shape"):
         yield batch
     elif hasattr(batch, "values") and hasattr(batch, "keys"):
-        for each in batch.values():
-            yield from tensors(each)
+        for part in batch.values():
+            yield from tensors(part)
     elif isinstance(batch, (list, tuple)):
-        for each in batch:
-            yield from tensors(each)
+        for part in batch:
+            yield from tensors(part)
     elif hasattr(batch, "__dict__"):  # a graph's batch, a dataclass
-        for each in vars(batch).values():
-            if hasattr(each, "numel") and hasattr(each, "shape"):
-                yield each
+        for part in vars(batch).values():
+            if hasattr(part, "numel") and hasattr(part, "shape"):
+                yield part
 
 
 def has_words(batch: Any) -> bool:
@@ -175,9 +175,9 @@ def shapes_of_samples(batch: Any) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of a batch's tensors, without the number of samples if that is the first
     length of all.
     """
-    found = [tuple(each.shape) for each in tensors(batch)]
-    alike = len({shape[:1] for shape in found}) == 1 and found[0]
-    return tuple(shape[1:] if alike else shape for shape in found)
+    shapes = [tuple(tensor.shape) for tensor in tensors(batch)]
+    alike = len({shape[:1] for shape in shapes}) == 1 and shapes[0]
+    return tuple(shape[1:] if alike else shape for shape in shapes)
 
 
 def is_of_torch(collate: object) -> bool:

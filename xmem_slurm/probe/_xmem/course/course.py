@@ -116,7 +116,7 @@ class Course:
         self._kinds = 0  # how many were
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
-        self.seen: dict[str, Any] = {
+        self.observations: dict[str, Any] = {
             "evaluation": None,
             "checkpoints": 0,
             "batches": None,
@@ -140,14 +140,14 @@ class Course:
         def begun(loader: Any) -> Any:
             """Begin a loop; what the script has told its loader stays."""
             self._begun_again += isinstance(sys.exc_info()[1], batches.CutShort)
-            asked = loader.num_workers
+            asked_workers = loader.num_workers
             if not isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
                 loader.num_workers = self._workers(loader)
             try:
                 iterator = begin(loader)
             finally:
-                loader.num_workers = asked
-            iterator._xmem_asked = asked
+                loader.num_workers = asked_workers
+            iterator._xmem_asked = asked_workers
             return iterator
 
         return begun
@@ -157,11 +157,11 @@ class Course:
 
         To start them, and to have batches handed over, costs more than it saves then.
         """
-        known = self._drawings.get(id(loader.dataset))
-        if known is None or not known.is_of(loader.dataset):
+        drawing = self._drawings.get(id(loader.dataset))
+        if drawing is None or not drawing.is_of(loader.dataset):
             with contextlib.suppress(TypeError):
                 self._drawings[id(loader.dataset)] = Drawing(loader)
-        elif known.gives_again and not known.needs_workers(loader):
+        elif drawing.gives_again and not drawing.needs_workers(loader):
             return 0
         return min(loader.num_workers, len(os.sched_getaffinity(0)))
 
@@ -172,14 +172,14 @@ class Course:
         """
 
         @functools.wraps(ask)
-        def asked() -> Any:
-            found = ask()
-            if found is not None and sys._getframe(1).f_globals.get("__name__") != _COLLATES:
-                for each in self._drawings.values():
-                    each.asked()
-            return found
+        def noted_ask() -> Any:
+            worker_info = ask()
+            if worker_info is not None and sys._getframe(1).f_globals.get("__name__") != _COLLATES:
+                for drawing in self._drawings.values():
+                    drawing.may_have_asked()
+            return worker_info
 
-        return asked
+        return noted_ask
 
     def fetched(self, fetch: Function, _fetcher_class: type) -> Function:
         """Samples are drawn and put together; in a worker, where there are such."""
@@ -225,8 +225,8 @@ class Course:
         """A model is switched to training or evaluation."""
 
         def noted_train(module: Module, mode: bool = True) -> Any:
-            if not mode and self.seen["evaluation"] is None:
-                self.seen["evaluation"] = 0, None
+            if not mode and self.observations["evaluation"] is None:
+                self.observations["evaluation"] = 0, None
             if mode != self._training and self._steps:
                 self._recorder.mark("training" if mode else "evaluation")
             self._training = mode
@@ -243,7 +243,7 @@ class Course:
         @functools.wraps(save)
         def noted_save(*args: Any, **kwargs: Any) -> Any:
             if self._steps:
-                self.seen["checkpoints"] += 1
+                self.observations["checkpoints"] += 1
                 self._recorder.mark("checkpoint")
             return save(*args, **kwargs)
 
@@ -253,17 +253,17 @@ class Course:
 
     def _give(self, loader: Any, give: Function, frame: FrameType) -> Any:
         """Give the next batch to a loop in `frame`, or end it where the loader is cut short."""
-        now = self.clock.now()
+        moment = self.clock.now()
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:
-            state = loader._xmem_iteration = batches.Iteration(loader, self._steps, now)
+            state = loader._xmem_iteration = batches.Iteration(loader, self._steps, moment)
             self._recorder.measures()
         if self._fetched_at_step != self._fetched or not self._steps:
             self._recorder.fetching()
         if self._steps > state.steps:
             self._batch_sizes.add(state.batch_size)
-        state.asked(self._level(self._recorder.allocated()))
-        if self._cuts(state, now) and batches.minds_the_end(frame):
+        state.requested(self._level(self._recorder.allocated()))
+        if self._cuts(state, moment) and batches.minds_the_end(frame):
             return self._last_batches(loader, give, state)
         self._fetched += 1
         self._within_loop = False
@@ -278,8 +278,8 @@ class Course:
             raise
         self._within_loop = True
         self._loader = state
-        state.given += 1
-        state.note(batch, state.given)
+        state.given_batches += 1
+        state.note(batch, state.given_batches)
         if state.kind not in self._kinds_held or not self._fetched & (self._fetched - 1):
             self._kinds_held.add(state.kind)
             self._workers_hold(loader, batch)
@@ -296,28 +296,28 @@ class Course:
             parts = [part for part in batches.tensors(batch) if not getattr(part, "is_cuda", True)]
             of_batch = sum(getattr(part, "nbytes", 0) for part in parts)
             on_the_way = (getattr(loader, "_prefetch_factor", None) or 1) * of_batch
-            asked = getattr(loader, "_xmem_asked", 0)
-            self._recorder.drawn_by(workers, max(asked, len(workers)), on_the_way)
+            asked_workers = getattr(loader, "_xmem_asked", 0)
+            self._recorder.drawn_by(workers, max(asked_workers, len(workers)), on_the_way)
 
-    def _cuts(self, state: batches.Iteration, now: float) -> bool:
-        known = self._epochs.known_loops()
+    def _cuts(self, state: batches.Iteration, moment: float) -> bool:
+        loops = self._epochs.known_loops()
         if self._cut_since is None or self._begun_again >= AGAIN:
             return False
-        if self._steps > state.steps or known.get(state.kind):
-            return state.given >= max(BATCHES, 2 * self._batches_a_step)
-        if state.kind in known and state.given > batches.GROWING and not state.grows():
+        if self._steps > state.steps or loops.get(state.kind):
+            return state.given_batches >= max(BATCHES, 2 * self._batches_a_step)
+        if state.kind in loops and state.given_batches > batches.GROWING and not state.grows():
             return True
-        return now - max(state.began, self._cut_since) > EVALUATION
+        return moment - max(state.began, self._cut_since) > EVALUATION
 
     def _last_batches(self, loader: Any, give: Function, state: batches.Iteration) -> Any:
         """Return the largest of the batches that are left, then end."""
-        trains, known = self._steps > state.steps, {*self._drawn, *self._epochs.known_loops()}
-        if trains and state.kind not in known:
+        trains, loops = self._steps > state.steps, {*self._drawn, *self._epochs.known_loops()}
+        if trains and state.kind not in loops:
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state, self.clock)
             self._largest_drawn(loader, state)  # the run may end with the next step
         if state.largest:
-            state.given += 1
+            state.given_batches += 1
             return state.largest.pop()
         self._ended(loader, state, cut=True)
         raise batches.CutShort
@@ -330,15 +330,15 @@ class Course:
         trains = self._steps > state.steps
         self._epochs.reached(self._recorder.peak())
         self._epochs.ended(state.kind, trains, cut)
-        self.seen["epochs"] = self._epochs.seen()
+        self.observations["epochs"] = self._epochs.counts()
         if state.kind in self._epochs.known_loops():
             return
         if trains:
             self._largest_drawn(loader, state)
         else:
-            self.seen["evaluation"] = state.given, of
-        if of is not None and state.given < of and self._cut_since is not None:
-            self._cut_short(state, of - state.given)
+            self.observations["evaluation"] = state.given_batches, of
+        if of is not None and state.given_batches < of and self._cut_since is not None:
+            self._cut_short(state, of - state.given_batches)
 
     def _largest_drawn(self, loader: Any, state: batches.Iteration) -> None:
         """Note how many batches training has, and that only the largest of those that were drawn is
@@ -347,38 +347,49 @@ class Course:
         A later epoch of a data set, cut shorter, says nothing that the epoch which drew did not,
         unless its are larger.
         """
-        of, seen = batches.length(loader), max(loader._num_yielded, state.given)
+        of, batch_count = batches.length(loader), max(loader._num_yielded, state.given_batches)
         drawn, largest = self._drawn.get(state.kind, (0, 0))
-        if seen < drawn and state.records.largest <= largest:
+        if batch_count < drawn and state.records.largest <= largest:
             return
-        if state.kind in self._drawn and seen >= drawn:
-            self._drawn[state.kind] = seen, state.records.largest
-        self.seen["batches"] = seen, of
-        if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
+        if state.kind in self._drawn and batch_count >= drawn:
+            self._drawn[state.kind] = batch_count, state.records.largest
+        self.observations["batches"] = batch_count, of
+        if (
+            state.may_vary()
+            and self._cut_since is not None
+            and batch_count != of
+            and not state.exhausted
+        ):
             of_all = "" if of is None else " of {:,}".format(of)
             short = (
-                state.records.short(seen, of) if len(state.sizes) > 1 else 0.0
+                state.records.short(batch_count, of) if len(state.sizes) > 1 else 0.0
             )  # none was larger than the first
-            self._doubt("largest-drawn", "{:,} batches drawn{}".format(seen, of_all), short)
+            self._doubt("largest-drawn", "{:,} batches drawn{}".format(batch_count, of_all), short)
 
-    def _cut_short(self, state: batches.Iteration, left: int) -> None:
+    def _cut_short(self, state: batches.Iteration, unseen_batches: int) -> None:
         """Add what a loop that was cut short would have kept on the GPU for each batch that is
         left.
         """
-        each, level = state.grows(), self._recorder.allocated()
-        trains, seen = (
+        bytes_a_batch, level = state.grows(), self._recorder.allocated()
+        trains, words = (
             self._steps > state.steps,
-            "{:,} of {:,} batches".format(state.given, state.given + left),
+            "{:,} of {:,} batches".format(
+                state.given_batches, state.given_batches + unseen_batches
+            ),
         )
-        loop = "a loop over %s" % seen if trains else "an evaluation, of which %s were seen," % seen
-        if each * left > MATTERS * level:
-            self._added.append((level - each, self._recorder.add(each * left)))
+        loop = (
+            "a loop over %s" % words if trains else "an evaluation, of which %s were seen," % words
+        )
+        if bytes_a_batch * unseen_batches > MATTERS * level:
+            self._added.append(
+                (level - bytes_a_batch, self._recorder.add(bytes_a_batch * unseen_batches))
+            )
             self._doubt(
                 "extrapolated",
-                "%s left %s on the GPU for each; the rest is added" % (loop, _size(each)),
+                "%s left %s on the GPU for each; the rest is added" % (loop, _size(bytes_a_batch)),
             )
         elif not trains and len(state.sizes) > 1:
-            self._doubt("not-reached", "of an evaluation all but %s" % seen)
+            self._doubt("not-reached", "of an evaluation all but %s" % words)
 
     def _level(self, allocated: int) -> int:
         """Take the bytes that are allocated; what was added to something that has been freed since,
@@ -417,9 +428,9 @@ class Course:
             self._began = self._cut_since = None  # what repeated itself before was something else
         self._peaks.note(self._steps, peak)
 
-    def _phase(self, what: str) -> None:
-        if len(self.seen["phases"]) < PHASES:
-            self.seen["phases"].append({"step": self._steps + 1, "what": what})
+    def _phase(self, sentence: str) -> None:
+        if len(self.observations["phases"]) < PHASES:
+            self.observations["phases"].append({"step": self._steps + 1, "what": sentence})
 
     def batch_size(self) -> int:
         """Return the samples in each batch of the data loaders that steps were made between; 0:
@@ -439,17 +450,17 @@ class Course:
         """The script repeats itself, and `share` of its budget is spent: say whether the run can
         end; else go on.
         """
-        now = self.clock.now()
+        moment = self.clock.now()
         if self._began is None:
-            self._began = now
+            self._began = moment
         if self._cut_since is not None:
-            return now - self._cut_since > CUT and not self._goes_on()
+            return moment - self._cut_since > CUT and not self._goes_on()
         whole = min(self._share, SHARE_ALIKE if self._epochs.are_alike() else 1.0)
         # Without a sandbox `share` is of a time on the wall that is far behind, and the clock
         # counts alone.
-        if not self._brief and share < whole and now - self._started < whole * self._seconds:
+        if not self._brief and share < whole and moment - self._started < whole * self._seconds:
             return False
-        self._cut_since = now
+        self._cut_since = moment
         if not self._brief:
             self._epochs.stop()
         for data, _ in self._epochs.known_loops():
@@ -463,9 +474,9 @@ class Course:
         """The run is ended before the script: note what the rest of it may need beyond what was
         seen.
         """
-        each = self._grown()
-        if each:
-            self._doubt("still-growing", "each step left %s more on the GPU" % _size(each))
+        bytes_a_step = self._grown()
+        if bytes_a_step:
+            self._doubt("still-growing", "each step left %s more on the GPU" % _size(bytes_a_step))
         drawn = self._loader is not None and len(self._loader.sizes) > 1 and self._loader.drawn
         if sum(self._unmet) >= VARIED and not drawn:
             short = self._peaks.short(self._steps, None)
@@ -482,14 +493,16 @@ class Course:
         ):  # some leave more by turns, then less
             grown = [after - before for before, after in zip(levels, levels[1:])]  # noqa: B905, RUF007 - 3.9
             if len(grown) == GROWING_STEPS and min(grown) > 0:
-                each = sum(grown) // len(grown) // steps
-                return each if each * LONG > MATTERS * levels[-1] else 0
+                bytes_a_step = sum(grown) // len(grown) // steps
+                return bytes_a_step if bytes_a_step * LONG > MATTERS * levels[-1] else 0
         return 0
 
-    def overdue(self, now: float) -> bool:
+    def overdue(self, moment: float) -> bool:
         """Whether what follows an epoch takes too long."""
         return (
-            self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._goes_on()
+            self._cut_since is not None
+            and moment - self._cut_since > 2 * CUT
+            and not self._goes_on()
         )
 
     def _goes_on(self) -> bool:
@@ -506,7 +519,7 @@ class Course:
         """Whether a loop over a data loader without steps, of more than one batch, came to its
         end.
         """
-        evaluated, of = self.seen["evaluation"] or (0, None)
+        evaluated, of = self.observations["evaluation"] or (0, None)
         return evaluated > 1 and of in (None, evaluated)
 
     # -- what is told of it ------------------------------------------------------------------------
@@ -518,27 +531,23 @@ class Course:
         """Say what was not seen, where the script has not come to its own end."""
         for (code, detail), share in self._doubts.items():
             note(code, detail, share=share)
-        for each in self._drawings.values():
-            if each.drawn < each.given:
+        for drawing in self._drawings.values():
+            if drawing.drawn < drawing.given_batches:
                 words = "{:,} of {:,} batches drawn, all of one shape"
-                note("data-repeated", words.format(each.drawn, each.given))
+                note("data-repeated", words.format(drawing.drawn, drawing.given_batches))
         if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
             return
         if self.script_ended and self._epochs.stand_to_the_end(self._recorder.peak()):
             note("epochs-alike", self._epochs.words())
             return
-        seen = (
-            "{:,} steps".format(self._steps)
-            if self._steps
-            else "{:,} batches".format(self._fetched)
-        )
-        new = (
-            ", nothing new since step {:,}".format(self._newest)
-            if self._steps and not self._unmet[-1]
-            else ""
-        )
+        progress = "{:,} batches".format(self._fetched)
+        if self._steps:
+            progress = "{:,} steps".format(self._steps)
+        new = ""
+        if self._steps and not self._unmet[-1]:
+            new = ", nothing new since step {:,}".format(self._newest)
         cut = ", with loops over data cut short from there on" if self.script_ended else ""
-        note("not-reached", "the script's own end (%s seen%s%s)" % (seen, new, cut))
+        note("not-reached", "the script's own end (%s seen%s%s)" % (progress, new, cut))
 
     def doubt_others(self, note: Note, world: int) -> None:
         """Say that other ranks, of `world` in all, may have larger batches, where steps show that

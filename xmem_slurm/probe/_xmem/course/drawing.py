@@ -121,22 +121,22 @@ class Drawing:
         size = loader.batch_size or getattr(
             loader.batch_sampler, "batch_size", None
         )  # accelerate gives a sampler
-        own, samples = (
+        own_collate, samples = (
             not batches.is_of_torch(loader.collate_fn),
             size if isinstance(size, int) else 1,
         )
         self._dataset = weakref.ref(loader.dataset)
-        passes, most = (PASSES, SAME) if own or samples == 1 else (1, SAMPLES // samples)
+        passes, limit = (PASSES, SAME) if own_collate or samples == 1 else (1, SAMPLES // samples)
         size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
-        self._seconds = SECONDS_OWN if own else SECONDS
-        self._needed = max(FEW, most if size is None else min(most, -(-passes * size // samples)))
+        self._seconds = SECONDS_OWN if own_collate else SECONDS
+        self._needed = max(FEW, limit if size is None else min(limit, -(-passes * size // samples)))
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._attributes = set(), None
         # by what puts them together and by samples, those that this process has drawn last
         self._batches: dict[tuple[int, int], Batch] = {}
         self._since = 0  # batches that this process has given again since it drew one
         self._has_words = self._steps_differ = False
-        self.given = 0
+        self.given_batches = 0
         """Batches that the script got."""
         self.on_host = False
         """Whether the last of them had nothing on the GPU."""
@@ -163,7 +163,7 @@ class Drawing:
         forks = start == "fork" or (start is None and sys.version_info < (3, 14))
         return bool(loader.worker_init_fn or loader.timeout or self._state().asks or not forks)
 
-    def asked(self) -> None:
+    def may_have_asked(self) -> None:
         """It may have been this data set that asked."""
         self._change(asks=True)
 
@@ -171,7 +171,7 @@ class Drawing:
     def drawn(self) -> int:
         """How many batches were drawn of those that were given; workers may have drawn more."""
         state = self._state()
-        return min(state.drawn, self.given) if state.repeated else self.given
+        return min(state.drawn, self.given_batches) if state.repeated else self.given_batches
 
     def note(self, batch: Any, steady: bool, differ: bool) -> None:
         """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its
@@ -179,10 +179,14 @@ class Drawing:
         """
         self._shapes.add(batches.shapes_of_samples(batch))
         self._has_words, self._steps_differ = self._has_words or batches.has_words(batch), differ
-        self.given += 1
-        self.on_host = not any(getattr(each, "is_cuda", False) for each in batches.tensors(batch))
+        self.given_batches += 1
+        self.on_host = not any(
+            getattr(tensor, "is_cuda", False) for tensor in batches.tensors(batch)
+        )
         state = self._state()
-        if state.again or (steady and self.given > self._needed and state.seconds > self._seconds):
+        if state.again or (
+            steady and self.given_batches > self._needed and state.seconds > self._seconds
+        ):
             self.give_again()
 
     def give_again(self) -> None:
@@ -198,10 +202,10 @@ class Drawing:
         state, before = self._state(), None
         if state.again:
             before = attributes(self._dataset())
-            asked = state.kept and is_worker()
+            must_look = state.kept and is_worker()
             key = id(fetcher.collate_fn), len(index)
             kept = self._batches.get(key) if before == self._attributes else None
-            looks = asked or count == 1 or state.is_due(self._since)
+            looks = must_look or count == 1 or state.is_due(self._since)
             if (
                 kept is not None
                 and kept.is_as_it_was()
@@ -236,8 +240,8 @@ class Drawing:
         """Return the next batch of an iterator over a loader; `loop` has the last that workers
         gave.
         """
-        known = all(hasattr(loader, name) for name in _OF_WORKERS)
-        if not known or loader._dataset_kind != _BY_INDEX or not loader._auto_collation:
+        has_names = all(hasattr(loader, name) for name in _OF_WORKERS)
+        if not has_names or loader._dataset_kind != _BY_INDEX or not loader._auto_collation:
             return give(loader)
         state = self._state()
         again = state.again and state.checked and self.on_host and loop.passes
@@ -258,7 +262,9 @@ class Drawing:
     def _spent(self, seconds: float = 0.0, repeated: int = 0, drawn: int = 0) -> None:
         state = self._state()
         added = {"seconds": seconds, "repeated": repeated, "drawn": drawn}
-        self._change(**{name: getattr(state, name) + more for name, more in added.items() if more})
+        self._change(
+            **{name: getattr(state, name) + amount for name, amount in added.items() if amount}
+        )
 
     def _state(self) -> Shared:
         return Shared(*_SHARED.unpack(self._shared))
@@ -291,9 +297,9 @@ class Batch:
     """
 
     def __init__(self, batch: Any, index: Any = ()) -> None:
-        tensors = [each for each in batches.tensors(batch) if hasattr(each, "_version")]
-        self._tensors = [(each, _written(each)) for each in tensors]
-        self._numbers = [each for each in tensors if _is_index(each, index)]
+        tensors = [tensor for tensor in batches.tensors(batch) if hasattr(tensor, "_version")]
+        self._tensors = [(tensor, _written(tensor)) for tensor in tensors]
+        self._numbers = [tensor for tensor in tensors if _is_index(tensor, index)]
         self.shapes = batches.shapes_of_samples(batch)
         try:
             self._batch = self._in_containers(batch, {})  # the script may take its own apart
@@ -303,17 +309,19 @@ class Batch:
     def is_as_it_was(self) -> bool:
         """Whether it can be given again: nobody has written to it."""
         return self._batch is not None and all(
-            _written(each) == known for each, known in self._tensors
+            _written(tensor) == version for tensor, version in self._tensors
         )
 
     def again(self, index: Any = ()) -> Any:
         """Return it in containers of its own, as the batch of these samples."""
         return self._in_containers(
-            self._batch, {id(each): each.new_tensor(index) for each in self._numbers}
+            self._batch, {id(tensor): tensor.new_tensor(index) for tensor in self._numbers}
         )
 
     def _in_containers(self, batch: Any, instead: dict[int, Any]) -> Any:
-        return copy.deepcopy(batch, {**{id(each): each for each, _ in self._tensors}, **instead})
+        return copy.deepcopy(
+            batch, {**{id(tensor): tensor for tensor, _ in self._tensors}, **instead}
+        )
 
 
 def _is_index(tensor: Tensor, index: Any) -> bool:
@@ -361,15 +369,15 @@ def attributes(dataset: Any) -> list[tuple[str, Any]]:
     """Return the plain attributes of a data set and of what it is made of: numbers, words, few of
     them, shared ones.
     """
-    found = []
-    for each in (dataset, *list(vars(dataset).values())) if hasattr(dataset, "__dict__") else ():
-        of = vars(each) if hasattr(each, "__dict__") and not isinstance(each, type) else {}
+    values = []
+    for holder in (dataset, *list(vars(dataset).values())) if hasattr(dataset, "__dict__") else ():
+        of = vars(holder) if hasattr(holder, "__dict__") and not isinstance(holder, type) else {}
         for name, value in list(of.items()):
             try:
-                found.append((name, _plain(value)))
+                values.append((name, _plain(value)))
             except Exception:  # of a class of the script's, which may not like to be asked
-                found.append((name, None))
-    return found
+                values.append((name, None))
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -377,9 +385,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _SIMPLE):
         return value
     if isinstance(value, (list, tuple)) and len(value) <= MOST_PLAIN:
-        return [each for each in value if isinstance(each, _SIMPLE)]
+        return [element for element in value if isinstance(element, _SIMPLE)]
     if isinstance(value, dict) and len(value) <= MOST_PLAIN:
-        return [(name, each) for name, each in value.items() if isinstance(each, _SIMPLE)]
+        return [(name, element) for name, element in value.items() if isinstance(element, _SIMPLE)]
     if hasattr(value, "get_lock") and hasattr(value, "value"):  # multiprocessing.Value
         return value.value
     if (

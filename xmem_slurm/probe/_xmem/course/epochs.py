@@ -102,7 +102,7 @@ class Epochs:
         """
         return self.trusted and not self._is_news(peak)
 
-    def seen(self) -> tuple[int, int] | None:
+    def counts(self) -> tuple[int, int] | None:
         """Return how many were whole, of how many; None where there was none."""
         return (self.whole, self.whole + self.cut) if self.whole + self.cut else None
 

@@ -524,7 +524,7 @@ class Recorder(ProbeEngine):
 
     def _what_was_seen(self, device: int) -> dict[str, Any]:
         return {
-            **self._course.seen,
+            **self._course.observations,
             "steps": self._steps.number,
             "end": self._course.script_ended,
             "whole_until": self._history.whole_until(device),
