@@ -38,7 +38,7 @@ def _shown_plainly(value: Any) -> Any:
     return plain(value) if isinstance(value, str) else value
 
 
-class _Plain:
+class _PlainText:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema  # noqa: PLC0415 - as for `Checked`
 
@@ -48,7 +48,7 @@ class _Plain:
 _MOST = 1 << 50
 """A pebibyte; also more steps, lines and ranks than there are."""
 
-Text = Annotated[str, Checked(max_length=100_000), _Plain()]
+Text = Annotated[str, Checked(max_length=100_000), _PlainText()]
 """Words, without what a terminal would obey."""
 Count = Annotated[int, Checked(ge=0, le=_MOST)]
 Size = Annotated[int, Checked(ge=-_MOST, le=_MOST)]
