@@ -955,6 +955,16 @@ REGISTRY = {"depth": lambda: DEPTH["of a registry"]}
 SLOTS, HELPER, LOCAL, VARIABLE = Slots(), Helper(), threading.local(), contextvars.ContextVar("deep", default=1)
 SHARED, WEAK = multiprocessing.Value("i", 1), weakref.ref(HELPER)
 LOCAL.deep = HELPER.deep = 1
+sys.modules["settings"] = settings = type(sys)("settings")
+settings.deep = settings.deeper = 1
+
+def imported():
+    from settings import deep
+    return deep
+
+def imported_whole():
+    import settings as of_the_run
+    return of_the_run.deeper
 
 class Deep(torch.nn.Module):
     of_its_class, count, partial = 1, Count(1), functools.partial(int, 1)
@@ -1027,6 +1037,14 @@ ways = {
         lambda of: 1 + (OTHERS.param_groups[0]["lr"] < 0.1),
         lambda of: OTHERS.param_groups[0].update(lr=0.01),
     ),
+    "a name that is imported where it is read": (
+        lambda of: imported(),
+        lambda of: setattr(settings, "deep", 2),
+    ),
+    "a module that is imported where it is read": (
+        lambda of: imported_whole(),
+        lambda of: setattr(settings, "deeper", 2),
+    ),
     "another function of that name": (lambda of: deepness(), lambda of: globals().update(deepness=lambda: 2)),
     "another one in a library": (
         lambda of: functional.deepness(),
@@ -1045,7 +1063,7 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 33
+    assert len(whole.out) == 35
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 

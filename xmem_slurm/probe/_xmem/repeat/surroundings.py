@@ -29,6 +29,7 @@ import logging
 import operator
 import os
 import random
+import sys
 import threading
 import types
 import weakref
@@ -104,7 +105,8 @@ _OTHER = object()
 """Stands among plain values where there is another one."""
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CODE = (*_FUNCTIONS, type, property, staticmethod, classmethod)
-_GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
+_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 
 
 def _remembered(function: _F) -> _F:
@@ -662,6 +664,9 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[Any, str]]:
     of_globals, of_attributes, _ = _names(function.__code__)
     if not (of_globals | of_attributes).isdisjoint(("environ", "getenv")):
         yield vars(os), "environ"
+    for imported in _imported(function):
+        for name in of_attributes & vars(imported).keys():
+            yield vars(imported), name
     for name in of_globals:
         yield function.__globals__, name
         module = function.__globals__.get(name)
@@ -685,6 +690,21 @@ def _of_libraries(function: types.FunctionType) -> Iterator[tuple[Any, str]]:
                 for name in of_attributes & vars(module).keys():
                     if isinstance(vars(module)[name], _FUNCTIONS):
                         yield vars(module), name
+
+
+def _imported(function: types.FunctionType) -> list[ModuleType]:
+    """Return the followed modules that a function imports itself: they are reached as globals are.
+
+    One that is not there yet has nobody who could have changed it.
+    """
+    package: str | None = function.__globals__.get("__package__")
+    names: list[str] = []
+    for level, name, parts in _imports(function.__code__):
+        above = (package or "").rsplit(".", level - 1)[0] if level else ""
+        module_name = ".".join(filter(None, (above, name)))
+        names += [module_name, *["%s.%s" % (module_name, part) for part in parts]]
+    modules = [sys.modules.get(name) for name in names if own_code.is_followed(name)]
+    return [module for module in modules if isinstance(module, types.ModuleType)]
 
 
 class _Cell:
@@ -745,3 +765,18 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], tuple[
         if isinstance(inner, types.CodeType):
             names = [mine | set(theirs) for mine, theirs in zip(names, _names(inner))]  # noqa: B905 - since Python 3.10
     return frozenset(names[0]), frozenset(names[1]), tuple(sorted(names[2]))
+
+
+@_remembered
+def _imports(code: types.CodeType) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+    """Return (level, module, names) of each import that a code, or one within it, makes."""
+    loads = [load for load in dis.get_instructions(code) if load.opname != "EXTENDED_ARG"]
+    imports = [
+        (loads[place - 2].argval, load.argval, loads[place - 1].argval or ())
+        for place, load in enumerate(loads)
+        if load.opname == "IMPORT_NAME"
+    ]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            imports += _imports(constant)
+    return tuple(imports)
