@@ -1119,6 +1119,35 @@ def test_a_step_with_sparse_gradients_is_of_as_many_as_there_are(run: Run) -> No
     assert run(script(code), seconds=SECONDS).out == run(script(code)).out
 
 
+COUNTED_STEPS = """
+import copy
+optimizer = OPTIMIZER
+kept = []
+for i in range(60):
+    step(model(data()).square().mean())
+    if any(each.get("step", 0) == 40 for each in optimizer.state.values()): kept.append(copy.deepcopy(model))
+print(json.dumps([float(each["step"]) for each in optimizer.state.values()]))
+"""
+OF_STEPS = {
+    "AdamW": "torch.optim.AdamW(model.parameters())",
+    "on the GPU": "torch.optim.Adam(model.parameters(), capturable=True)",
+    "RAdam rectifies from the sixth on": "torch.optim.RAdam(model.parameters(), foreach=False)",
+    "ASGD averages from one on": "torch.optim.ASGD(model.parameters(), t0=30, foreach=False)",
+}
+
+
+@pytest.mark.parametrize("name", OF_STEPS)
+def test_steps_that_are_skipped_count(run: Run, name: str) -> None:
+    code = HEAD + COUNTED_STEPS.replace("OPTIMIZER", OF_STEPS[name])
+    whole, skipping = run(code), run(code, seconds=SECONDS)
+    assert (skipping.returncode, skipping.stderr, skipping.out) == (0, "", whole.out)
+    trace = skipping.traces[-1]
+    assert replay(trace).peak_allocated_bytes == pytest.approx(
+        whole.traces[0].recorded["allocated_bytes"], rel=0.001
+    )
+    assert not [doubt.detail for doubt in trace.doubts if doubt.code == "skipped"]
+
+
 def test_a_change_that_nothing_tells_of_is_met_by_a_call_that_is_made_to_compare(run: Run) -> None:
     """A file, which no kind has in it; the larger half from step 40 on."""
     code = """

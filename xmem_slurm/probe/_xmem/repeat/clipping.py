@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from _xmem.repeat.optimizers import StepKind, skip_or_make
+from _xmem.repeat.optimizers import StepKind, is_skipped, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,4 +76,7 @@ class Clipping:
         ):
             return make()
         kind = *how, tuple([(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors])
-        return skip_or_make(calls, self._step_kinds.setdefault(kind, StepKind()), make)
+        step_kind = self._step_kinds.setdefault(kind, StepKind())
+        if is_skipped(calls, step_kind):
+            return calls.gives(step_kind.gave, step_kind.events)
+        return record(calls, step_kind, make)

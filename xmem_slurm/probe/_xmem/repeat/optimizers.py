@@ -1,9 +1,11 @@
 """Steps of torch's own optimizers that were met before are skipped: what they need for a moment is
 known by then.
 
-A step is of the kind of another where the same parameters have gradients, of as many entries, each
-has as much state, and the groups' options are alike but for rates. Others' optimizers are not
-skipped: they count in Python, and may decide by it.
+A step is of the kind of another where the same parameters have gradients, of as many entries and
+the same type, each has as much state, and the groups' options are alike but for rates. Others'
+optimizers are not skipped: they count in Python, and may decide by it. Of torch's own some do:
+RAdam rectifies from the sixth step on, ASGD averages from a step that the script chooses. A step
+that is skipped counts all the same: scripts read of the state how many there were.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ _RATES = {
 """What of a group changes no allocation where it changes as a number."""
 
 
+FIRST = 8
+"""So many steps of an optimizer are made, whatever is known: what it does first it may not go on
+with."""
+_NOT_SKIPPED = ("torch.optim.lbfgs", "torch.optim.asgd")
+
+
 class StepKind:
     """Steps of one kind; `gave` is the layout of what the script gets of one."""
 
@@ -47,10 +55,20 @@ class StepKind:
         self.gave: StorageLayout = StorageLayout([])
 
 
-class RecordedStep:
-    """One that was made for real."""
+class StepsOfOne:
+    """What is known of the steps of one optimizer, and how many were `made`."""
 
-    def __init__(self, kind: StepKind, begin: int, differs: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self.kinds: dict[Any, StepKind] = {}
+        self.made: int = 0
+
+
+class RecordedStep:
+    """One that was made for real; `differs` is told where it could have been skipped, and did
+    something else.
+    """
+
+    def __init__(self, kind: StepKind, begin: int, differs: Callable[[], None] | None) -> None:
         self._kind, self.region, self._differs = kind, Region(begin), differs
         self.gave = StorageLayout([])
 
@@ -66,7 +84,7 @@ class RecordedStep:
                 and alike(kind.events, new_events)
                 and not new_events.remaining
             )
-            if kind.times >= TIMES and not same:
+            if self._differs is not None and not same:
                 self._differs()
             kind.times, kind.events, kind.gave = (
                 kind.times + 1 if same else 1,
@@ -81,7 +99,7 @@ class OptimizerSteps:
 
     def __init__(self, torch: ModuleType, calls: Calls) -> None:
         self._torch, self._calls = torch, calls
-        self._kinds_by_optimizer: weakref.WeakKeyDictionary[Optimizer, dict[Any, StepKind]] = (
+        self._steps_by_optimizer: weakref.WeakKeyDictionary[Optimizer, StepsOfOne] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -92,7 +110,7 @@ class OptimizerSteps:
 
         def hooked(step: Function) -> Function:
             module = getattr(step, "__module__", "")
-            if not module.startswith("torch.optim.") or module.endswith(".lbfgs"):
+            if not module.startswith("torch.optim.") or module in _NOT_SKIPPED:
                 return hook(step)
 
             @functools.wraps(step)
@@ -115,20 +133,27 @@ class OptimizerSteps:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        kind = self._kinds_by_optimizer.setdefault(optimizer, {}).setdefault(
-            _kind(optimizer), StepKind()
-        )
-        skip_or_make(calls, kind, functools.partial(step, optimizer))
+        steps = self._steps_by_optimizer.setdefault(optimizer, StepsOfOne())
+        kind = steps.kinds.setdefault(_kind(optimizer), StepKind())
+        may_skip = steps.made >= FIRST
+        if is_skipped(calls, kind) and may_skip:
+            calls.gives(kind.gave, kind.events)
+            _count(torch, optimizer)
+        else:
+            steps.made += 1
+            record(calls, kind, functools.partial(step, optimizer), may_skip=may_skip)
         return loss
 
 
-def skip_or_make(calls: Calls, kind: StepKind, make: Callable[[], Any]) -> Any:
-    """Skip a step of a kind that is known, or make it and have it read; return what it gives,
-    nothing or a tensor.
-    """
-    if kind.times >= TIMES and not calls.compares:
-        return calls.gives(kind.gave, kind.events)
-    recorded = RecordedStep(kind, calls.position(), calls.step_differs)
+def is_skipped(calls: Calls, kind: StepKind) -> bool:
+    """Whether a step of this kind need not be made."""
+    return kind.times >= TIMES and not calls.compares
+
+
+def record(calls: Calls, kind: StepKind, make: Callable[[], Any], *, may_skip: bool = True) -> Any:
+    """Make a step and have it read; return what it gives, nothing or a tensor."""
+    differs = calls.step_differs if kind.times >= TIMES and may_skip else None
+    recorded = RecordedStep(kind, calls.position(), differs)
     try:
         out = make()
     finally:
@@ -137,6 +162,24 @@ def skip_or_make(calls: Calls, kind: StepKind, make: Callable[[], Any]) -> Any:
         recorded.gave = StorageLayout([] if out is None else [out])
         calls.wanted(recorded)
     return out
+
+
+def _count(torch: ModuleType, optimizer: Optimizer) -> None:
+    """Count a step that was skipped, as it would have: one for each parameter that has a
+    gradient.
+    """
+    states = [
+        state
+        for parameter, state in optimizer.state.items()
+        if isinstance(state, dict) and "step" in state and parameter.grad is not None
+    ]
+    counts = [state["step"] for state in states]
+    if counts and all(isinstance(count, torch.Tensor) for count in counts):
+        with torch.no_grad():
+            torch._foreach_add_(counts, 1)
+    else:  # SparseAdam's are plain numbers
+        for state in states:
+            state["step"] += 1
 
 
 def _kind(optimizer: Optimizer) -> tuple[Any, ...]:
@@ -151,9 +194,7 @@ def _kind(optimizer: Optimizer) -> tuple[Any, ...]:
         sizes = [
             None
             if gradient is None
-            else gradient._nnz()
-            if gradient.is_sparse
-            else gradient.numel()
+            else (gradient.dtype, gradient._nnz() if gradient.is_sparse else gradient.numel())
             for gradient in gradients_of_group
         ]
         gradients += [tuple(map(id, group["params"])), tuple(sizes)]
