@@ -51,6 +51,12 @@ SCRIPTS = {
             (model(data()).square().mean() / 4).backward()
             if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
         """,
+    "another stream late": """
+        for i in range(80):
+            if i == 40: torch.cuda.set_stream(torch.cuda.Stream())
+            step(model(data(4096)).square().mean())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

@@ -170,6 +170,13 @@ class Calls:
             self.journal.begin(self._torch, tensor.device.index)
         return tensor.is_cuda and tensor.device.index == self.journal.device
 
+    def stream(self) -> int:
+        """Return the address of the stream that work goes to now; each has blocks, and workspaces
+        of libraries, of its own.
+        """
+        stream: int = self._torch._C._cuda_getCurrentRawStream(self.journal.device)
+        return stream
+
     def is_unknown(self, tensor: Tensor) -> bool:
         """Whether a tensor is there, and its values are not known."""
         return self.is_here(tensor) and self._values.of(tensor) is None
@@ -488,6 +495,7 @@ class Calls:
             _buffers(_alive(state.modules)),
             tuple(_without(parameters)) if without else None,
             (first.device, first.shape),
+            self.stream(),
             casts,
             begins,
             state.sharding and state.sharding.kind(),
@@ -790,7 +798,7 @@ class Calls:
         now.
         """
         torch = self._torch
-        if stream is None or stream == torch._C._cuda_getCurrentRawStream(self.journal.device):
+        if stream is None or stream == self.stream():
             return contextlib.nullcontext()
         return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.journal.device))
 

@@ -71,11 +71,19 @@ class Clipping:
     def _step(self, make: Callable[[], Any], tensors: list[Tensor], how: tuple[Any, ...]) -> Any:
         """Skip it, or make it and have it read."""
         calls, torch = self._calls, self._torch
-        if not calls.skips or not all(
-            type(tensor) is torch.Tensor and calls.is_here(tensor) for tensor in tensors
+        captures = torch.cuda.is_current_stream_capturing()
+        if (
+            not calls.skips
+            or captures
+            or not tensors
+            or not all(type(tensor) is torch.Tensor and calls.is_here(tensor) for tensor in tensors)
         ):
             return make()
-        kind = *how, tuple([(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors])
+        kind = (
+            calls.stream(),
+            *how,
+            tuple([(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]),
+        )
         step_kind = self._step_kinds.setdefault(kind, StepKind())
         if is_skipped(calls, step_kind):
             return calls.gives(step_kind.gave, step_kind.events)

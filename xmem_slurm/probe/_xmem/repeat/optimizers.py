@@ -127,14 +127,15 @@ class OptimizerSteps:
         first = next(
             (parameter for group in optimizer.param_groups for parameter in group["params"]), None
         )
-        if not calls.skips or first is None or not calls.is_here(first):
+        captures = torch.cuda.is_current_stream_capturing()
+        if not calls.skips or captures or first is None or not calls.is_here(first):
             return step(optimizer, closure) if closure is not None else step(optimizer)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         steps = self._steps_by_optimizer.setdefault(optimizer, StepsOfOne())
-        kind = steps.kinds.setdefault(_kind(optimizer), StepKind())
+        kind = steps.kinds.setdefault((calls.stream(), *_kind(optimizer)), StepKind())
         may_skip = steps.made >= FIRST
         if is_skipped(calls, kind) and may_skip:
             calls.gives(kind.gave, kind.events)
