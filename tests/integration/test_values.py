@@ -460,6 +460,11 @@ assert len(entries.values()) in (0, 5)
 """
 
 ORDINARY = {
+    "a model is exported": """
+layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()).to(device).eval()
+exported = torch.export.export(layers, (unknown,))
+assert exported.module()(unknown).shape == (3, 8)
+""",
     "a default device": """
 with torch.device(device):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
@@ -603,7 +608,7 @@ for name, code in ORDINARY.items():
         failed.append(f"{name}: {code.splitlines()[line - 1].strip()}: {error!r}")
         torch.set_default_device(None)
 if failed:
-    raise SystemExit(" | ".join(failed))
+    raise RuntimeError(" | ".join(failed))
 """
 
 

@@ -232,7 +232,7 @@ class _Casts:
         """Within this there is a cache where the script has it switched on, unless it is not
         `allowed`.
         """
-        if self._inference_does is None:
+        if self._inference_does is None and not self._torch._C._len_torch_dispatch_stack():
             self._inference_does = self._looked()
         before = getattr(self._of_thread, "allowed", True)
         self._allow(allowed or self._inference_does)
@@ -248,6 +248,9 @@ class _Casts:
     def _looked(self) -> bool:
         """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped
         to.
+
+        Not to be asked where tensors are no real ones, as while torch exports a model: there a
+        number that is read becomes a part of what is traced, and torch stops.
         """
         torch = self._torch
         weight, row = (
