@@ -57,6 +57,14 @@ SCRIPTS = {
             step(model(data(4096)).square().mean())
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         """,
+    "frozen at the end of each epoch": """
+        for i in range(60):
+            step(model(data()).square().mean())
+            if i % 20 == 10:
+                frozen = torch.jit.freeze(torch.jit.trace(model.eval(), data()))
+                for _ in range(5): frozen(data())
+                model.train()
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

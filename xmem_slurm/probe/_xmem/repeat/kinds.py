@@ -163,7 +163,8 @@ class Kinds:
         """
         attributes = []
         for module in modules:
-            attributes.append((module.training, hooked(module), *map(id, module._modules.values())))
+            training = getattr(module, "training", None)  # torch.jit.freeze leaves none
+            attributes.append((training, hooked(module), *map(id, module._modules.values())))
             for name, value in _lasting(module):
                 if name not in _INTERNAL and name not in _HOOKS:
                     attributes.append(
