@@ -65,20 +65,22 @@ class JobChange:
         """
 
         @functools.wraps(give)
-        def given(sampler: Any) -> Any:
-            own = self._batch_sizes.get(sampler, sampler.batch_size)
+        def noted_give(sampler: Any) -> Any:
+            batch_size = self._batch_sizes.get(sampler, sampler.batch_size)
             training = self._torch.is_grad_enabled()
-            sampler.batch_size = self._wanted(own) if training else own
+            sampler.batch_size = self._wanted(batch_size) if training else batch_size
             if training and self._batch:
-                self._changes.add("a batch of %d for %d" % (self._batch, own))
+                self._changes.add("a batch of %d for %d" % (self._batch, batch_size))
             elif training:
-                self._changes.add("half the batch (%d)" % sampler.batch_size if own > 1 else "")
+                self._changes.add(
+                    "half the batch (%d)" % sampler.batch_size if batch_size > 1 else ""
+                )
             return give(sampler)
 
-        return given
+        return noted_give
 
-    def _wanted(self, own: int) -> int:
-        return self._batch or max(1, own // 2)
+    def _wanted(self, batch_size: int) -> int:
+        return self._batch or max(1, batch_size // 2)
 
     def in_bf16(self, call: Function, _module_class: type) -> Function:
         """Around Module.__call__."""

@@ -44,13 +44,13 @@ def _give_pickle(module: Any) -> None:
 
 
 def _of_task(folder: Path) -> Path | None:
-    found = [path for path in folder.iterdir() if _PICKLE.fullmatch(path.name)]
-    found.sort(key=lambda path: path.stat().st_mtime_ns)
+    pickles = [path for path in folder.iterdir() if _PICKLE.fullmatch(path.name)]
+    pickles.sort(key=lambda path: path.stat().st_mtime_ns)
     environ = os.environ
     count, first = (
         int(environ.get("SLURM_ARRAY_TASK_COUNT", 1)),
         int(environ.get("SLURM_ARRAY_TASK_MIN", 0)),
     )
-    of_array = found[-count:]
+    of_array = pickles[-count:]
     task = int(environ.get("SLURM_ARRAY_TASK_ID", first)) - first
     return of_array[task] if task < len(of_array) else None

@@ -52,10 +52,10 @@ class Register:
     def most_met(self) -> list[DoubtRow]:
         """Return the same of the most met of each code."""
         rows = self.rows()
-        told: dict[str, list[str]] = {}
+        details_by_code: dict[str, list[str]] = {}
         for row in sorted(rows, key=lambda row: -row["count"]):
-            told.setdefault(row["code"], []).append(row["detail"])
-        return [row for row in rows if row["detail"] in told[row["code"]][:MOST_DETAILS]]
+            details_by_code.setdefault(row["code"], []).append(row["detail"])
+        return [row for row in rows if row["detail"] in details_by_code[row["code"]][:MOST_DETAILS]]
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -85,7 +85,7 @@ def rows(parts: Iterable[Doubting]) -> list[DoubtRow]:
     """Return all that is doubted now, in the form of a trace; each of `parts` says what hangs on
     the moment.
     """
-    now = Register()
+    register = Register()
     for part in parts:
-        part.doubt(now.note)
-    return now.rows() + _process.most_met()
+        part.doubt(register.note)
+    return register.rows() + _process.most_met()

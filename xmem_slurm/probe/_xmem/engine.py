@@ -40,8 +40,8 @@ class ProbeEngine:
 
     table: tuple[patches.Patch, ...] = ()
 
-    def __init__(self, environ: Environ, told: Times) -> None:
-        self._environ, self._times = environ, told
+    def __init__(self, environ: Environ, job_times: Times) -> None:
+        self._environ, self._times = environ, job_times
         self._budget = TimeLeft(environ)
         self._torch: Any = None  # until it is imported
         self._runtime: CDLL | None = None

@@ -63,7 +63,7 @@ class _Finder:
         }
         self._recorder: Watcher | None = None
         # (thread, module) that the other finders are being asked for
-        self._asked: set[tuple[int, str]] = set()
+        self._in_progress: set[tuple[int, str]] = set()
         self._around: dict[str, Callable[[ModuleType, Callable[[ModuleType], None]], None]] = {
             "torch": self._around_torch
         }  # by a module's name: what is called with it and what executes it
@@ -77,7 +77,7 @@ class _Finder:
             if package.isascii() and package not in getattr(sys, "stdlib_module_names", ()):  # 3.10
                 self._recorder.says("importing " + package[:40])
         if name in self._around and sys.meta_path[:1] != [self]:
-            sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
+            sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
 
     def find_spec(
         self,
@@ -85,19 +85,21 @@ class _Finder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        asked = threading.get_ident(), fullname
-        if fullname not in self._around or asked in self._asked:
+        request = threading.get_ident(), fullname
+        if fullname not in self._around or request in self._in_progress:
             return None
-        self._asked.add(asked)  # one of the others may ask us in turn
+        self._in_progress.add(request)  # one of the others may ask us in turn
         try:
             finders = [
-                each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")
+                finder
+                for finder in sys.meta_path
+                if finder is not self and hasattr(finder, "find_spec")
             ]
             spec: Any = next(
-                filter(None, (each.find_spec(fullname, path, target) for each in finders)), None
+                filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None
             )
         finally:
-            self._asked.discard(asked)
+            self._in_progress.discard(request)
         if spec is not None and (fullname != "torch" or _is_torch(spec.origin)):
             spec.loader = _Loader(self._around[fullname], spec.loader)
         return spec

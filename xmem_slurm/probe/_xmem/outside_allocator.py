@@ -57,16 +57,16 @@ def process_bytes() -> int | None:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
         handle, count = ctypes.c_void_p(), ctypes.c_uint(_MOST_PROCESSES)
-        found = (_ProcessInfo * _MOST_PROCESSES)()
+        processes = (_ProcessInfo * _MOST_PROCESSES)()
         if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(
             f"GPU-{uuid}".encode(), ctypes.byref(handle)
         ):
             return None
-        if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), found):
+        if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes):
             return None
-        for each in found[: count.value]:
-            if each.pid == os.getpid() and each.used != _NOT_AVAILABLE:
-                return each.used
+        for process in processes[: count.value]:
+            if process.pid == os.getpid() and process.used != _NOT_AVAILABLE:
+                return process.used
     return None
 
 
@@ -83,14 +83,14 @@ def gpu() -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """Return the versions of torch, CUDA, cuDNN and the driver, as far as they can be had."""
-    found = {
+    releases = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
     }
     with contextlib.suppress(OSError):
-        found["driver"] = Path("/sys/module/nvidia/version").read_text(encoding="utf-8").strip()
-    return found
+        releases["driver"] = Path("/sys/module/nvidia/version").read_text(encoding="utf-8").strip()
+    return releases
 
 
 def measure() -> dict[str, Any]:
@@ -159,9 +159,9 @@ def exchange(rank: int, ranks: int, folder: str) -> int:
     )
     torch.distributed.all_reduce(tensor)
     torch.cuda.synchronize()
-    taken = device_used() - torch.cuda.memory_reserved() - before
+    used = device_used() - torch.cuda.memory_reserved() - before
     torch.distributed.destroy_process_group()
-    return taken
+    return used
 
 
 def nccl_bytes(ranks: int) -> int | None:
@@ -176,8 +176,8 @@ def nccl_bytes(ranks: int) -> int | None:
                 _as_rank(rank, ranks, folder)
             children.append(child)
         ended = [os.waitpid(child, 0)[1] for child in children]
-        taken = [int(path.read_text()) for path in Path(folder).glob("rank*")]
-        return max(taken) if not any(ended) and taken else None
+        by_rank = [int(path.read_text()) for path in Path(folder).glob("rank*")]
+        return max(by_rank) if not any(ended) and by_rank else None
 
 
 def _as_rank(rank: int, ranks: int, folder: str) -> None:
@@ -193,8 +193,8 @@ def _as_rank(rank: int, ranks: int, folder: str) -> None:
 def main() -> None:
     """Print the measurements; NCCL's too where Slurm gave this job several GPUs."""
     ranks = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-    taken = nccl_bytes(ranks) if ranks > 1 else None
-    print(json.dumps({**measure(), "nccl_ranks": ranks, "nccl": taken}))  # noqa: T201
+    nccl = nccl_bytes(ranks) if ranks > 1 else None
+    print(json.dumps({**measure(), "nccl_ranks": ranks, "nccl": nccl}))  # noqa: T201
 
 
 if __name__ == "__main__":

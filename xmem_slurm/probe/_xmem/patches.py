@@ -133,12 +133,12 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-def _rows(owner: str, names: str, by: str, source: str = "", **more: Any) -> tuple[Patch, ...]:
+def _rows(owner: str, names: str, by: str, source: str = "", **fields: Any) -> tuple[Patch, ...]:
     """Return a row for each of `names`; `source` is the owner's own module, unless that is a
     package or C++.
     """
     source = source or owner.partition(":")[0].replace(".", "/") + ".py"
-    return tuple(Patch(owner, name, by, source, **more) for name in names.split())
+    return tuple(Patch(owner, name, by, source, **fields) for name in names.split())
 
 
 _CUDA, _MEMORY, _MODULE = "torch.cuda", "torch.cuda.memory", "torch.nn.modules.module:Module"

@@ -29,12 +29,12 @@ class TrainingSeen:
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
         # by library: a reference to the object that trains
-        self._seen: dict[str, Callable[[], Any]] = {}
+        self._trained: dict[str, Callable[[], Any]] = {}
         self._has_deepspeed = False
         with contextlib.suppress(ImportError, ValueError):
             self._has_deepspeed = importlib.util.find_spec("deepspeed") is not None
         # by library: what was read of it last, as it may be gone when it is asked for
-        self._known: dict[str, dict[str, Any]] = {}
+        self._last_read: dict[str, dict[str, Any]] = {}
 
     def of_transformers(self, train: Function, _owner: object) -> Function:
         """Around transformers.Trainer.train."""
@@ -64,7 +64,7 @@ class TrainingSeen:
         @functools.wraps(read)
         def reading(*args: Any, **kwargs: Any) -> Any:
             config = read(*args, **kwargs)
-            self._seen["torchtitan"] = lambda: config
+            self._trained["torchtitan"] = lambda: config
             return config
 
         return reading
@@ -79,27 +79,27 @@ class TrainingSeen:
             with contextlib.suppress(
                 TypeError
             ):  # it may be no object to which there are references
-                self._seen[library] = weakref.ref(thing)
+                self._trained[library] = weakref.ref(thing)
             return method(thing, *args, **kwargs)
 
         return noting
 
-    def found(self, drawn: int) -> dict[str, Any]:
+    def describe(self, drawn: int) -> dict[str, Any]:
         """Return what is known, by the names of `Training` in xmem_slurm/trace.py; `drawn` is known
         elsewhere.
         """
-        found = {"by": "", "method": "ddp" if self._is_replicated() else "", "drawn": drawn}
+        facts = {"by": "", "method": "ddp" if self._is_replicated() else "", "drawn": drawn}
         for library, read in _READ.items():  # what is built upon others comes after them
-            thing = self._seen.get(library, lambda: None)()
+            thing = self._trained.get(library, lambda: None)()
             if thing is not None:
-                self._known[library] = {"by": library} if "-" not in library else {}
+                self._last_read[library] = {"by": library} if "-" not in library else {}
                 with contextlib.suppress(Exception):  # another release
-                    more = (found,) if library == "torchtitan-sizes" else ()
-                    self._known[library].update(read(thing, *more))
-            found.update(self._known.get(library, {}))
-        if found["by"]:
-            found["has_deepspeed"] = self._has_deepspeed
-        return found
+                    so_far = (facts,) if library == "torchtitan-sizes" else ()
+                    self._last_read[library].update(read(thing, *so_far))
+            facts.update(self._last_read.get(library, {}))
+        if facts["by"]:
+            facts["has_deepspeed"] = self._has_deepspeed
+        return facts
 
     def _is_replicated(self) -> bool:
         with contextlib.suppress(AttributeError):
@@ -110,7 +110,7 @@ class TrainingSeen:
 def _of_accelerator(accelerator: Any) -> dict[str, Any]:
     """Return what an Accelerator says; transformers' Trainer has one, too."""
     state = accelerator.state
-    found = {
+    facts = {
         "accumulation": int(accelerator.gradient_accumulation_steps),
         "precision": str(accelerator.mixed_precision),
         "method": {"NO": "single", "MULTI_GPU": "ddp"}.get(accelerator.distributed_type.value, ""),
@@ -119,42 +119,43 @@ def _of_accelerator(accelerator: Any) -> dict[str, Any]:
     fsdp = getattr(state, "fsdp_plugin", None)
     if deepspeed is not None:
         config = deepspeed.deepspeed_config.get("zero_optimization", {})
-        found["method"] = "zero%d" % config.get("stage", 0)
-        found["offloaded"] = (config.get("offload_optimizer") or {}).get("device", "none") not in (
+        facts["method"] = "zero%d" % config.get("stage", 0)
+        facts["offloaded"] = (config.get("offload_optimizer") or {}).get("device", "none") not in (
             "none",
             None,
         )
     elif fsdp is not None:
-        found["method"] = "fsdp%d" % fsdp.fsdp_version
+        facts["method"] = "fsdp%d" % fsdp.fsdp_version
         if fsdp.fsdp_version == 2 and fsdp.reshard_after_forward is False:
-            found["method"] = "fsdp2-grad"
+            facts["method"] = "fsdp2-grad"
         offload = fsdp.cpu_offload
-        found["offloaded"] = bool(
+        facts["offloaded"] = bool(
             getattr(offload, "offload_params", type(offload).__name__.startswith("CPU"))
         )
-        found["checkpointing"] = bool(fsdp.activation_checkpointing)
+        facts["checkpointing"] = bool(fsdp.activation_checkpointing)
     sizes = getattr(accelerator, "parallelism_config", None)
     if (
         sizes is not None
         and getattr(sizes, "dp_replicate_size", 1) > 1
         and getattr(sizes, "dp_shard_size", 1) > 1
     ):
-        found["method"], found["shards"] = "hsdp", int(sizes.dp_shard_size)
-    return found
+        facts["method"], facts["shards"] = "hsdp", int(sizes.dp_shard_size)
+    return facts
 
 
 def _of_transformers(trainer: Any) -> dict[str, Any]:
     args = trainer.args
-    found = {
+    without_bf16 = "fp16" if args.fp16 else "no"
+    facts = {
         "micro_batch": int(args.per_device_train_batch_size) * max(1, int(args.n_gpu)),
         "accumulation": int(args.gradient_accumulation_steps),
-        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "no",
+        "precision": "bf16" if args.bf16 else without_bf16,
     }
     if args.n_gpu > 1:
-        found["method"] = "dp"
+        facts["method"] = "dp"
     if args.gradient_checkpointing:
-        found["checkpointing"] = True
-    return found
+        facts["checkpointing"] = True
+    return facts
 
 
 def _of_deepspeed(engine: Any) -> dict[str, Any]:
@@ -172,35 +173,32 @@ def _of_lightning(trainer: Any) -> dict[str, Any]:
     one.
     """
     strategy, precision = trainer.strategy, str(trainer.precision)
+    without_bf16 = "fp16" if precision.startswith("16") else "no"
     named = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp1"}
-    found = {
+    facts = {
         "method": named.get(type(strategy).__name__, ""),
         "accumulation": int(trainer.accumulate_grad_batches),
-        "precision": "bf16"
-        if precision.startswith("bf16")
-        else "fp16"
-        if precision.startswith("16")
-        else "no",
+        "precision": "bf16" if precision.startswith("bf16") else without_bf16,
     }
     batch = getattr(trainer.train_dataloader, "batch_size", None)
     if isinstance(batch, int):
-        found["micro_batch"] = batch
+        facts["micro_batch"] = batch
     if type(strategy).__name__ == "DeepSpeedStrategy":
         zero = strategy.config["zero_optimization"]
-        found["method"] = "zero%d" % zero["stage"]
-        found["offloaded"] = (zero.get("offload_optimizer") or {}).get("device", "none") not in (
+        facts["method"] = "zero%d" % zero["stage"]
+        facts["offloaded"] = (zero.get("offload_optimizer") or {}).get("device", "none") not in (
             "none",
             None,
         )
-    elif found["method"] == "fsdp1":
-        found["offloaded"] = bool(
+    elif facts["method"] == "fsdp1":
+        facts["offloaded"] = bool(
             getattr(strategy.cpu_offload, "offload_params", strategy.cpu_offload)
         )
-    return found
+    return facts
 
 
 def _of_torchtitan(config: Any) -> dict[str, Any]:
-    found = {
+    facts = {
         "method": "fsdp2",
         "micro_batch": int(config.training.local_batch_size),
         "precision": "bf16",  # or as training.mixed_precision_param says: nothing that is told here
@@ -209,28 +207,28 @@ def _of_torchtitan(config: Any) -> dict[str, Any]:
         ),  # of all ranks, until those are known
     }
     mode = getattr(config.activation_checkpoint, "mode", None)
-    found["can_checkpoint"], found["checkpointing"] = mode is not None, mode not in (None, "none")
+    facts["can_checkpoint"], facts["checkpointing"] = mode is not None, mode not in (None, "none")
     if config.parallelism.fsdp_reshard_after_forward == "never":
-        found["method"] = "fsdp2-grad"
-    return found
+        facts["method"] = "fsdp2-grad"
+    return facts
 
 
-def _of_torchtitan_sizes(sizes: Any, found: dict[str, Any]) -> dict[str, Any]:
+def _of_torchtitan_sizes(sizes: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """Return what degrees make of what a configuration says; nothing is told of pipelines,
     contexts, experts.
     """
     if max(sizes.pp, sizes.cp, sizes.ep) > 1:
         return {"method": "others", "micro_batch": 0, "accumulation": 0}
     ranks = sizes.dp_replicate * sizes.dp_shard
-    step = found["accumulation"]
-    more = {"shards": sizes.dp_shard, "tensor": sizes.tp, "accumulation": 1}
+    step = facts["accumulation"]
+    changes = {"shards": sizes.dp_shard, "tensor": sizes.tp, "accumulation": 1}
     if step > 0:
-        more["accumulation"] = max(1, step // (found["micro_batch"] * ranks))
+        changes["accumulation"] = max(1, step // (facts["micro_batch"] * ranks))
     if sizes.dp_shard == 1:
-        more["method"] = "ddp" if sizes.dp_replicate > 1 else "single"
+        changes["method"] = "ddp" if sizes.dp_replicate > 1 else "single"
     elif sizes.dp_replicate > 1:
-        more["method"] = "hsdp"
-    return more
+        changes["method"] = "hsdp"
+    return changes
 
 
 _READ: dict[str, Callable[..., dict[str, Any]]] = {

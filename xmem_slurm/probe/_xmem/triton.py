@@ -56,8 +56,8 @@ class Triton:
     given.
     """
 
-    def __init__(self, torch: ModuleType, known: HasValues) -> None:
-        self._torch, self._known = torch, known
+    def __init__(self, torch: ModuleType, values: HasValues) -> None:
+        self._torch, self._known_values = torch, values
         self._eager = 0  # graphs that torch.compile did not compile, as there is no Triton
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = (
             "1"  # there is nothing to do for processes that compile
@@ -68,7 +68,8 @@ class Triton:
         theirs = backends.get("nvidia")
         if theirs is not None:
             stand_in = type(theirs)(
-                compiler=_compiler(theirs.compiler), driver=_driver(theirs.driver, self._known)
+                compiler=_compiler(theirs.compiler),
+                driver=_driver(theirs.driver, self._known_values),
             )
             backends["nvidia"] = stand_in
         return backends
@@ -84,7 +85,7 @@ class Triton:
         def run_as_it_is(wrapper: Any, graph: Any, inputs: Iterable[Any]) -> Any:
             tensors = [
                 *graph.parameters(),
-                *(each for each in inputs if isinstance(each, torch.Tensor)),
+                *(value for value in inputs if isinstance(value, torch.Tensor)),
             ]
             if not any(tensor.is_cuda for tensor in tensors):
                 return compile_graph(wrapper, graph, inputs)
@@ -146,12 +147,12 @@ def _no_code(_module: object, metadata: dict[str, Any]) -> bytes:
     return b"no code"
 
 
-def _driver(theirs: Any, known: HasValues) -> type:
+def _driver(theirs: Any, values: HasValues) -> type:
     class StandInDriver(theirs):
         def __init__(self) -> None:
             super(theirs, self).__init__()  # not theirs, which compiles C against libcuda
             self.utils = _Utils()
-            self.launcher_cls = functools.partial(_Launcher, known)
+            self.launcher_cls = functools.partial(_Launcher, values)
 
     return StandInDriver
 
@@ -164,11 +165,11 @@ class _Utils:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         libcuda, value = _libcuda(), ctypes.c_int()
-        found = {}
+        properties = {}
         for name, attribute in _ATTRIBUTES.items():
             libcuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-            found[name] = value.value
-        return found
+            properties[name] = value.value
+        return properties
 
     def load_binary(self, *_args: Any) -> tuple[int, ...]:
         from triton.compiler.compiler import CompiledKernel
@@ -187,12 +188,12 @@ class _Launcher:
     Which of its tensors a kernel only reads is not asked: all may have been written to.
     """
 
-    def __init__(self, known: HasValues, _source: object, _metadata: object) -> None:
-        self._known = known
+    def __init__(self, values: HasValues, _source: object, _metadata: object) -> None:
+        self._known_values = values
         self._launch = _libcuda().cuLaunchKernel
 
     def __call__(self, *args: Any, **_kwargs: Any) -> None:
-        self._known.forget(args)
+        self._known_values.forget(args)
         self._launch(*_NO_ARGUMENTS)
 
 

@@ -494,7 +494,7 @@ class Recorder(ProbeEngine):
         self._course.script_ended = state == "exit" and self._error is None
         training: dict[str, Any] = {}
         if self._training is not None:
-            training = self._training.found(self._course.batch_size())
+            training = self._training.describe(self._course.batch_size())
         mallocs_before_launch = None
         if self._runtime is not None:
             mallocs_before_launch = stand_ins.mallocs_before_launch(self._runtime, device)
