@@ -89,11 +89,10 @@ class GpuWays:
             *args: Any,
             **kwargs: Any,
         ) -> Tensor:
-            with (
-                torch.autograd.profiler.record_function(ATTENTION_DROPOUT)
-                if dropout_p
-                else contextlib.nullcontext()
-            ):
+            named: Any = contextlib.nullcontext()
+            if dropout_p:
+                named = torch.autograd.profiler.record_function(ATTENTION_DROPOUT)
+            with named:
                 output = attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
             half = output.dtype in (torch.float16, torch.bfloat16) and major >= 8
             return (

@@ -61,9 +61,9 @@ def forecast(
 
 def _listen(reading: int, answer: Callable[[float, int], None]) -> None:
     with os.fdopen(reading) as pipe:
-        said = pipe.read()
-    if said:
-        answer(*json.loads(said))
+        text = pipe.read()
+    if text:
+        answer(*json.loads(text))
 
 
 def _answer(
@@ -121,14 +121,14 @@ def _count(
             if func is aten.nonzero.default:
                 return args[0].new_zeros((args[0].numel(), args[0].dim()), dtype=torch.long)
             result = func(*args, **(kwargs or {}))
-            made = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
-            bytes_made = sum(each.numel() * each.element_size() for each in made)
+            tensors = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+            bytes_made = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             counts.largest = max(counts.largest, bytes_made)
             counts.moved += 0 if func.is_view else 2 * bytes_made
-            known = flop_registry.get(func._overloadpacket)
-            if known is not None and made:
-                flops = known(*args, **(kwargs or {}), out_val=result)
-                counts.flops[made[0].dtype] = counts.flops.get(made[0].dtype, 0) + flops
+            flops_of = flop_registry.get(func._overloadpacket)
+            if flops_of is not None and tensors:
+                flops = flops_of(*args, **(kwargs or {}), out_val=result)
+                counts.flops[tensors[0].dtype] = counts.flops.get(tensors[0].dtype, 0) + flops
             return result
 
     def keep(tensor: Tensor) -> Tensor:

@@ -86,9 +86,9 @@ class Guard:
 
     def stepped(self) -> bool:
         """Count an optimizer step; return whether there is time for one more."""
-        now = self._budget.own_seconds()
+        moment = self._budget.own_seconds()
         assert self._step_began is not None
-        seconds, self._step_began = now - self._step_began, now
+        seconds, self._step_began = moment - self._step_began, moment
         self._steps += 1
         if self._steps < LEAST_STEPS:
             self._judge(0, seconds * (LEAST_STEPS - self._steps))
@@ -130,10 +130,10 @@ class Guard:
     def _judge(self, more_bytes: int, more_seconds: float) -> None:
         if self._over:
             return
-        resident, left = _resident_bytes(), self._budget.seconds_left()
+        resident, seconds_left = _resident_bytes(), self._budget.seconds_left()
         allowed = min(self._memory or float("inf"), resident + _available_bytes())
         needed = resident + more_bytes
-        if needed <= allowed and more_seconds <= left:
+        if needed <= allowed and more_seconds <= seconds_left:
             return
         needs = "about %s" % _size(needed) + (
             " and %s" % _duration(more_seconds) if more_seconds else ""
@@ -141,7 +141,8 @@ class Guard:
         self._over = True
         self._refuse(
             _TOO_LARGE
-            + "it needs %s here, and has %s and %s" % (needs, _size(allowed), _duration(left))
+            + "it needs %s here, and has %s and %s"
+            % (needs, _size(allowed), _duration(seconds_left))
         )
 
     def late(self) -> str | None:

@@ -164,10 +164,10 @@ class Profiler(ProbeEngine):
 
     def _tag(self, category: str, values: Iterable[Any]) -> None:
         addresses = set()
-        for each in description.leaves(values):
-            if isinstance(each, self._torch.Tensor):
+        for leaf in description.leaves(values):
+            if isinstance(leaf, self._torch.Tensor):
                 with contextlib.suppress(Exception):  # a tensor without storage of its own
-                    addresses.add(each.untyped_storage().data_ptr())
+                    addresses.add(leaf.untyped_storage().data_ptr())
         with self._torch.autograd.profiler.record_function("%s%d" % (_TAG, len(self._tags))):
             self._tags.append({"category": category, "addresses": sorted(addresses)})
 
@@ -200,12 +200,12 @@ class Profiler(ProbeEngine):
                     scope.__exit__(None, None, None)
                 if self._steps.number == 0:
                     self._tag_modules()
-                seen = self._torch.autograd._disable_profiler()
+                profile = self._torch.autograd._disable_profiler()
                 runtime = (
                     None if state == "signal" else self._runtime
                 )  # there is no time left for questions
-                workspaces = Workspaces(self._torch, runtime, seen)
-                self._rows = _rows(seen.experimental_event_tree(), workspaces.of)
+                workspaces = Workspaces(self._torch, runtime, profile)
+                self._rows = _rows(profile.experimental_event_tree(), workspaces.of)
                 self._library_doubts = workspaces.doubts()
             self.write(state)
 

@@ -119,8 +119,8 @@ class Redirect:
         def make_marked(
             cls: type, data: Tensor | None = None, requires_grad: bool = True
         ) -> Tensor:
-            made = make(cls, data, requires_grad)
-            return _mark(self._torch, made) if is_marked(data) else made
+            new = make(cls, data, requires_grad)
+            return _mark(self._torch, new) if is_marked(data) else new
 
         return make_marked
 
@@ -267,31 +267,31 @@ def _mode(torch: ModuleType, on_first_use: Callable[[], None]) -> Any:  # noqa: 
             """Copy between what lies on the GPU and what does not; what is on its side already
             stays.
             """
-            value, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
+            value, positional, kwargs = args[0], list(args[1:]), dict(kwargs)
             target = kwargs.pop("device", None)
-            other = kwargs.pop("other", None)
-            if rest and isinstance(rest[0], tensor):
-                other = rest.pop(0)
-            elif rest and not isinstance(rest[0], torch.dtype):
-                target = rest.pop(0)
-            if other is not None:
-                kwargs["dtype"] = other.dtype
-                target = "cuda" if is_marked(other) else "cpu"
+            example = kwargs.pop("other", None)
+            if positional and isinstance(positional[0], tensor):
+                example = positional.pop(0)
+            elif positional and not isinstance(positional[0], torch.dtype):
+                target = positional.pop(0)
+            if example is not None:
+                kwargs["dtype"] = example.dtype
+                target = "cuda" if is_marked(example) else "cpu"
             if target is None:
                 return self._marked_like(func(*args, **kwargs), args, {})
-            here, there = is_marked(value), is_gpu(target)
-            if not there and str(target).partition(":")[0] != "cpu":
-                return func(value, target, *rest, **kwargs)  # "meta" and the like
-            if here == there:
-                moved = func(value, "cpu", *rest, **kwargs)
-                return _mark(torch, moved) if there else moved
-            if there:
+            is_on_gpu, goes_to_gpu = is_marked(value), is_gpu(target)
+            if not goes_to_gpu and str(target).partition(":")[0] != "cpu":
+                return func(value, target, *positional, **kwargs)  # "meta" and the like
+            if is_on_gpu == goes_to_gpu:
+                moved = func(value, "cpu", *positional, **kwargs)
+                return _mark(torch, moved) if goes_to_gpu else moved
+            if goes_to_gpu:
                 self.used()
-            rest = rest[:2]  # dtype and non_blocking; the copy is made in any case
+            positional = positional[:2]  # dtype and non_blocking; the copy is made in any case
             kwargs["copy"] = True
-            with scope(TO_DEVICE if there else TO_HOST):
-                moved = func(value, "cpu", *rest, **kwargs)
-            return _mark(torch, moved) if there else moved
+            with scope(TO_DEVICE if goes_to_gpu else TO_HOST):
+                moved = func(value, "cpu", *positional, **kwargs)
+            return _mark(torch, moved) if goes_to_gpu else moved
 
         def _cuda(self, _func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
             memory_format = kwargs.get("memory_format")
@@ -334,8 +334,8 @@ def _mark(torch: ModuleType, value: Any) -> Any:
         with contextlib.suppress(AttributeError):
             setattr(value, _MARK, True)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            _mark(torch, each)
+        for element in value:
+            _mark(torch, element)
     return value
 
 
@@ -346,9 +346,9 @@ def _moved(torch: ModuleType, value: Any, all_of_it: bool, marked: bool) -> Any:
     if isinstance(
         value, dict
     ):  # in place: its class may take other arguments than a dict, or add what it is given
-        for key, each in list(value.items()):
-            dict.__setitem__(value, key, _moved(torch, each, all_of_it, marked))
+        for key, element in list(value.items()):
+            dict.__setitem__(value, key, _moved(torch, element, all_of_it, marked))
         return value
     if type(value) in (list, tuple):
-        return type(value)(_moved(torch, each, all_of_it, marked) for each in value)
+        return type(value)(_moved(torch, element, all_of_it, marked) for element in value)
     return value

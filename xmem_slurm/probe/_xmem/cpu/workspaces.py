@@ -33,13 +33,13 @@ class Workspaces:
     those of its tree the strides of the tensors.
     """
 
-    def __init__(self, torch: ModuleType, runtime: CDLL | None, seen: Any) -> None:
+    def __init__(self, torch: ModuleType, runtime: CDLL | None, profile: Any) -> None:
         self._torch = torch
         self._runtime = runtime
-        wanted = (
-            [] if runtime is None else [each for each in seen.events() if each.name() in _OPERATORS]
-        )
-        self._events = {each.correlation_id(): each for each in wanted}
+        wanted = []
+        if runtime is not None:
+            wanted = [event for event in profile.events() if event.name() in _OPERATORS]
+        self._events = {event.correlation_id(): event for event in wanted}
 
     def doubts(self) -> list[dict[str, Any]] | None:
         """Return what is not known of the workspaces, [{code, detail, count}]; None where nothing
@@ -61,31 +61,33 @@ class Workspaces:
         try:
             self._torch._C._cuda_init()
             with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
-                return self._asked(event, same.concrete_inputs())
+                return self._measure(event, same.concrete_inputs())
         # no such operator on a GPU, or a torch that counts otherwise: this must not cost the trace
         except Exception:
             self._runtime, self._events = None, {}
             return []
 
-    def _asked(self, event: Any, numbers: Iterable[Any]) -> list[int]:
+    def _measure(self, event: Any, numbers: Iterable[Any]) -> list[int]:
         arguments = list(map(self._argument, event.extra_fields.inputs, numbers))
         operator = getattr(self._torch.ops.aten, event.name[len("aten::") :])
         if event.name != _BACKWARD:
-            return [self._taken(operator, arguments)]
+            return [self._peak_of(operator, arguments)]
         *arguments, wanted = arguments
-        one_by_one = [[n == m for m in range(len(wanted))] for n, each in enumerate(wanted) if each]
-        return [self._taken(operator, [*arguments, one]) for one in one_by_one]
+        one_by_one = [
+            [n == m for m in range(len(wanted))] for n, is_wanted in enumerate(wanted) if is_wanted
+        ]
+        return [self._peak_of(operator, [*arguments, one]) for one in one_by_one]
 
-    def _taken(self, operator: Function, arguments: list[Any]) -> int:
+    def _peak_of(self, operator: Function, arguments: list[Any]) -> int:
         self._torch._C._cuda_resetPeakMemoryStats(0)
         result = operator(*arguments)
         held = self._torch._C._cuda_memoryStats(0)["requested_bytes"]["all"]
         del result
         return held["peak"] - held["current"]
 
-    def _argument(self, seen: Any, number: Any) -> Any:
-        if not hasattr(seen, "strides"):
+    def _argument(self, metadata: Any, number: Any) -> Any:
+        if not hasattr(metadata, "strides"):
             return number
         return self._torch.empty_strided(
-            list(seen.sizes), list(seen.strides), dtype=seen.dtype, device="cuda"
+            list(metadata.sizes), list(metadata.strides), dtype=metadata.dtype, device="cuda"
         )
