@@ -81,9 +81,9 @@ class Body:
         return iter(lambda: self.read(_BLOCK), b"")
 
 
-def labels(count: int, classes: int, least: int = 0) -> bytes:
+def labels(count: int, classes: int, lowest: int = 0) -> bytes:
     """Return `count` bytes, each a label."""
-    chosen = bytes(least + value % classes for value in range(256))
+    chosen = bytes(lowest + value % classes for value in range(256))
     return hashlib.shake_128(b"labels").digest(count).translate(chosen)
 
 

@@ -41,16 +41,16 @@ class Downloads:
 
     def doubt(self, note: Note) -> None:
         """Say what was made up."""
-        for title in sorted(set(self._made().values())):
+        for title in sorted(set(self._made_up().values())):
             note("stand-in-data", title)
 
     def _content(self, address: str) -> bytes | None:
         """Return the content for a URL, or None where it is of no data set that is known."""
-        known = datasets.find(address)
-        if known is None:
+        entry = datasets.find(address)
+        if entry is None:
             return None
         network.forget()
-        return self._content_of(address, *known)
+        return self._content_of(address, *entry)
 
     def _new(self, _address: str, title: str, make: Callable[[datasets.NoteFile], bytes]) -> bytes:
         """Return what `make` gives, and note what it is known by."""
@@ -63,7 +63,7 @@ class Downloads:
         note(len(content), content[: datasets.FIRST_BYTES])
         return content
 
-    def _made(self) -> dict[str, str]:
+    def _made_up(self) -> dict[str, str]:
         """Return {what a file is known by: the name of its data set} of all that was made in this
         dry run.
         """
@@ -135,7 +135,7 @@ class Downloads:
         def checked(fpath: Any, md5: str, **kwargs: Any) -> bool:
             with open(fpath, "rb") as file:
                 first = file.read(datasets.FIRST_BYTES)
-            return _known_by(os.path.getsize(fpath), first) in self._made() or check(
+            return _known_by(os.path.getsize(fpath), first) in self._made_up() or check(
                 fpath, md5, **kwargs
             )
 

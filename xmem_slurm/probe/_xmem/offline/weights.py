@@ -41,15 +41,15 @@ def loaded(load: Function, _hub: ModuleType) -> Function:
         try:
             return load(url, model_dir, map_location, *args, **kwargs)
         except OSError:
-            found = _of_torchvision(torch, url)
-            if found is None:
+            model = _of_torchvision(torch, url)
+            if model is None:
                 raise
-        name, shapes = found
+        name, shapes = model
         _note(name)
         device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
         return {
-            key: torch.zeros(each.shape, dtype=each.dtype, device=device)
-            for key, each in shapes.items()
+            key: torch.zeros(weight.shape, dtype=weight.dtype, device=device)
+            for key, weight in shapes.items()
         }
 
     return loaded
@@ -70,7 +70,9 @@ def _of_torchvision(torch: ModuleType, url: str) -> tuple[str, dict[str, Tensor]
     try:
         models = importlib.import_module("torchvision.models")
         published = [
-            (name, each) for name in models.list_models() for each in models.get_model_weights(name)
+            (name, weights)
+            for name in models.list_models()
+            for weights in models.get_model_weights(name)
         ]
     except (ImportError, AttributeError):  # no torchvision, or one older than 0.14
         return None
@@ -82,8 +84,8 @@ def _of_torchvision(torch: ModuleType, url: str) -> tuple[str, dict[str, Tensor]
             and not name.startswith("quantized_")
         ):
             build = models.get_model_builder(name)
-            known = inspect.signature(build).parameters
-            options = {key: value for key, value in _AS_PUBLISHED.items() if key in known}
+            parameters = inspect.signature(build).parameters
+            options = {key: value for key, value in _AS_PUBLISHED.items() if key in parameters}
             options["num_classes"] = len(weights.meta["categories"])
             if name.startswith("vit_"):  # one has a position for each part of the picture
                 options["image_size"] = weights.meta["min_size"][0]
