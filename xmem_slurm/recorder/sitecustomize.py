@@ -62,10 +62,14 @@ class _UntilTorch:
             return None
         self.asking.add(thread)
         try:
-            others = [
-                each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")
+            finders = [
+                finder
+                for finder in sys.meta_path
+                if finder is not self and hasattr(finder, "find_spec")
             ]
-            spec: Any = next(filter(None, (each.find_spec(name, path, target) for each in others)))
+            spec: Any = next(
+                filter(None, (finder.find_spec(name, path, target) for finder in finders))
+            )
             load = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
@@ -193,13 +197,16 @@ class _Recorder:
         while not self.ending.wait(seconds):
             seconds = min(2 * seconds, MOST_SECONDS)
             _quietly(self.look)
-            seen = repr(self.highest)
-            if seen != self.written or time.time() - self.written_at > UNCHANGED_SECONDS:
+            figures = repr(self.highest)
+            if figures != self.written or time.time() - self.written_at > UNCHANGED_SECONDS:
                 self.write("running")
-                self.written, self.written_at = seen, time.time()
+                self.written, self.written_at = figures, time.time()
         _quietly(self.look)
         _quietly(self.look_at_driver)
-        self.write("oom" if self.out_of_memory else "error" if self.failed else "exit")
+        state = "error" if self.failed else "exit"
+        if self.out_of_memory:  # that is an error, too
+            state = "oom"
+        self.write(state)
         self.ended.set()
 
     def fail(self, error: Optional[BaseException]) -> None:
@@ -244,30 +251,30 @@ class _Recorder:
             untouched = not reserved["peak"] and not stats["num_ooms"]
             if untouched and device not in self.highest:
                 continue
-            seen = self.highest.setdefault(device, {})
-            now = {"reserved": reserved["peak"], "allocated": allocated["peak"]}
-            now.update(retries=stats["num_alloc_retries"], ooms=stats["num_ooms"])
-            for name, value in now.items():
-                seen[name] = max(seen.get(name, 0), value)
-            seen["now"] = reserved["current"]
+            highest = self.highest.setdefault(device, {})
+            current = {"reserved": reserved["peak"], "allocated": allocated["peak"]}
+            current.update(retries=stats["num_alloc_retries"], ooms=stats["num_ooms"])
+            for name, value in current.items():
+                highest[name] = max(highest.get(name, 0), value)
+            highest["now"] = reserved["current"]
 
     def look_at_driver(self) -> None:
         """Ask, at the end, what is taken of each GPU that was used, by this process and others."""
-        for device, seen in self.highest.items():
+        for device, highest in self.highest.items():
             free, total = self.torch.cuda.mem_get_info(device)
-            seen.update(used=total - free, limit=seen["now"] + free)
+            highest.update(used=total - free, limit=highest["now"] + free)
 
     def devices(self) -> list[dict[str, Any]]:
         """Return what is known of each GPU that was used; of none before the first look."""
-        found = []
-        for device, seen in sorted(self.highest.items()):
+        rows = []
+        for device, figures in sorted(self.highest.items()):
             properties = self.torch.cuda.get_device_properties(device)
-            what = {"name": properties.name, "total": properties.total_memory}
-            what["capability"] = "%d.%d" % (properties.major, properties.minor)
-            found.append(
-                dict(what, **{name: value for name, value in seen.items() if name != "now"})
+            row = {"name": properties.name, "total": properties.total_memory}
+            row["capability"] = "%d.%d" % (properties.major, properties.minor)
+            rows.append(
+                dict(row, **{name: value for name, value in figures.items() if name != "now"})
             )
-        return found
+        return rows
 
     def write(self, state: str) -> None:
         """Write the line, and at the end the one for people, where that is wanted."""
@@ -329,9 +336,9 @@ def _host_memory() -> dict[str, int]:
     import resource
 
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # KiB: getrusage(2)
-    found = {"process": _quietly(_own_peak), "children": children}
-    found.update(step=_quietly(_step_peak), asked=_quietly(_asked))
-    return {name: size for name, size in found.items() if size}
+    sizes = {"process": _quietly(_own_peak), "children": children}
+    sizes.update(step=_quietly(_step_peak), asked=_quietly(_requested_bytes))
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _own_peak() -> int:
@@ -345,7 +352,9 @@ def _own_peak() -> int:
     return int(values["VmHWM"].split()[0]) * 1024
 
 
-def _step_peak(own: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup") -> Optional[int]:
+def _step_peak(
+    groups_file: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup"
+) -> Optional[int]:
     """Return the peak of the control group of this process's step (cgroups(7)), v2's or v1's.
 
     Slurm puts it at .../job_7/step_0, and groups of single tasks below it. v2 has had memory.peak
@@ -353,7 +362,7 @@ def _step_peak(own: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup") 
     """
     import re
 
-    with open(own) as file:
+    with open(groups_file) as file:
         groups = [line.rstrip("\n").split(":", 2) for line in file]
     for _, controllers, path in groups:
         step = re.match(r".*/job_\d+/step_[^/]+", path)
@@ -369,14 +378,14 @@ def _number(path: str) -> int:
         return int(file.read())
 
 
-def _asked() -> Optional[int]:
+def _requested_bytes() -> Optional[int]:
     """Return the host memory that the job asked for on this node, as Slurm's variables have it."""
     environ = os.environ
     if environ.get("SLURM_MEM_PER_NODE"):
         return int(environ["SLURM_MEM_PER_NODE"]) << 20
-    for each, count in (("CPU", "SLURM_CPUS_ON_NODE"), ("GPU", "SLURM_GPUS_ON_NODE")):
-        if environ.get("SLURM_MEM_PER_" + each):
-            return int(environ["SLURM_MEM_PER_" + each]) * int(environ[count]) << 20
+    for unit, count in (("CPU", "SLURM_CPUS_ON_NODE"), ("GPU", "SLURM_GPUS_ON_NODE")):
+        if environ.get("SLURM_MEM_PER_" + unit):
+            return int(environ["SLURM_MEM_PER_" + unit]) * int(environ[count]) << 20
     return None
 
 
@@ -397,8 +406,8 @@ def _append(path: str, line: bytes) -> None:
 
 
 def _say(predicted: dict[str, Any], devices: list[dict[str, Any]], ran_out: bool) -> None:
-    most = max(devices, key=lambda device: device["reserved"])
-    of_job = predicted["uses_bytes"], most.get("used") or most["reserved"], most["total"]
+    fullest = max(devices, key=lambda device: device["reserved"])
+    of_job = predicted["uses_bytes"], fullest.get("used") or fullest["reserved"], fullest["total"]
     estimated, used, total = ("%.1f" % (figure / 2**30) for figure in of_job)
     before = "estimated %s GiB of GPU memory, used" % estimated
     if not predicted["uses_bytes"]:
