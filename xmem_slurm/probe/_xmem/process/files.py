@@ -179,11 +179,9 @@ class _Notes:
             self._noted_paths.add(path)
             text = os.fsdecode(path)
             if not text.startswith(_UNSTEADY) and not text.startswith(self._ours):
-                line = (
-                    _line(kind, text, self._outside)
-                    if len(self._noted_paths) <= MOST
-                    else b"T 0 0 \0"
-                )
+                line: bytes | None = b"T 0 0 \0"
+                if len(self._noted_paths) <= MOST:
+                    line = _line(kind, text, self._outside)
                 if line is not None:
                     self._write(line)
         except Exception:  # whatever a script gave to open() is its own affair

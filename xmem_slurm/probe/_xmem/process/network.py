@@ -65,11 +65,9 @@ def missing(error: BaseException | None = None) -> str:
     repository = _not_cached(error)
     if repository:
         return "; a dry run has no network: `hf download %s` on the login node first" % repository
-    return (
-        "; it had asked for %s, and a dry run has no network" % _last_request[0][0][:200]
-        if _last_request
-        else ""
-    )
+    if not _last_request:
+        return ""
+    return "; it had asked for %s, and a dry run has no network" % _last_request[0][0][:200]
 
 
 def _not_cached(error: BaseException | None) -> str | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from _xmem.annotations import Function, Optimizer, ServedNote
+    from _xmem.annotations import Dtype, Function, Optimizer, ServedNote
     from _xmem.repeat.calls import Calls
 
 _RATES = {
@@ -190,14 +190,15 @@ def _kind(optimizer: Optimizer) -> tuple[Any, ...]:
         options += [
             (name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group
         ]
-        gradients_of_group = [parameter.grad for parameter in group["params"]]
-        # of a sparse one (Embedding(sparse=True)) as many entries as a batch has tokens
-        sizes = [
-            None
-            if gradient is None
-            else (gradient.dtype, gradient._nnz() if gradient.is_sparse else gradient.numel())
-            for gradient in gradients_of_group
-        ]
+        sizes: list[tuple[Dtype, int] | None] = []
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is None:
+                sizes.append(None)
+            elif gradient.is_sparse:  # Embedding(sparse=True): as many as a batch has tokens
+                sizes.append((gradient.dtype, gradient._nnz()))
+            else:
+                sizes.append((gradient.dtype, gradient.numel()))
         gradients += [tuple(map(id, group["params"])), tuple(sizes)]
     # In the order in which they were made: to look each up would ask Python for a tensor's hash.
     states = [len(state) for state in optimizer.state.values() if isinstance(state, dict)]

@@ -33,11 +33,9 @@ def sharding(modules: Iterable[Module]) -> Sharding | None:
     fsdp = sys.modules.get(_MODULE)
     states = [] if fsdp is None else [fsdp._get_module_fsdp_state(module) for module in modules]
     sharded_states = list({id(state): state for state in states if state is not None}.values())
-    return (
-        Sharding(sharded_states)
-        if sharded_states and states[0] is not None and states[0]._is_root
-        else None
-    )
+    if not sharded_states or states[0] is None or not states[0]._is_root:
+        return None
+    return Sharding(sharded_states)
 
 
 class Sharding:

@@ -98,11 +98,9 @@ class Plausible:
             and self._values.small(operand)
         ):
             host_values = self._values.values_of(operand) if operand.is_cuda else operand
-            one = (
-                host_values.reshape(-1)[0]
-                if host_values is not None and host_values.numel()
-                else None
-            )
+            one = None
+            if host_values is not None and host_values.numel():
+                one = host_values.reshape(-1)[0]
             operand = one.item() if one is not None and bool((host_values == one).all()) else None
         return operand if isinstance(operand, float) and abs(operand) >= HUGE else 0
 

@@ -158,12 +158,10 @@ class Shapes:
         if distinct is not None:
             self._assumed.shaped(self._values.mark((places,)))
             entries = distinct.shape[1]
+        elif self._assumes_most:
+            entries = min(count, math.prod(tensor.shape[: tensor.sparse_dim()]))
         else:
-            entries = (
-                min(count, math.prod(tensor.shape[: tensor.sparse_dim()]))
-                if self._assumes_most
-                else 0
-            )
+            entries = 0
         if not entries:
             return real(tensor)
         # The places as one number each, their order, and where each begins; a radix sort has
@@ -188,11 +186,9 @@ class Shapes:
         """
         host_values, host_weights = self._values.values_of(tensor), self._values.on_host((weights,))
         weighed = host_weights[0] if host_weights else None
-        counted = (
-            None
-            if host_values is None
-            else computed(self._torch.bincount, host_values, weighed, minlength)
-        )
+        counted = None
+        if host_values is not None:
+            counted = computed(self._torch.bincount, host_values, weighed, minlength)
         if host_values is None and minlength:
             return tensor.new_empty((minlength,), dtype=self._counts(weights))
         if host_values is None or counted is None or not host_values.numel():
