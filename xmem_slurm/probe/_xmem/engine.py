@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class ProbeEngine:
-    """The process at hand; `environ` has the XMEM_* variables of the dry run, `told` the times that
-    its script is told.
+    """The process at hand; `environ` has the XMEM_* variables of the dry run, `job_times` the times
+    that its script is told.
 
     An engine names its rows of `patches` as `table`, says by `_parts` what hooks in there (torch is
     imported then), and begins by `_hooked` what needs the hooks.

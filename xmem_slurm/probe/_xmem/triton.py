@@ -52,8 +52,8 @@ _ATTRIBUTES = {
 
 
 class Triton:
-    """Stands in for Triton in one process, where `known` has the values of tensors that kernels are
-    given.
+    """Stands in for Triton in one process, where `values` has the values of tensors that kernels
+    are given.
     """
 
     def __init__(self, torch: ModuleType, values: HasValues) -> None:

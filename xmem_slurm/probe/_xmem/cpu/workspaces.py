@@ -29,7 +29,7 @@ class Workspaces:
     """Of one process, whose profiler has stopped. `runtime` is the stand-in CUDA runtime, None for
     a CPU build.
 
-    `seen` is what the profiler returned: its events have the numbers that an operator was given,
+    `profile` is what the profiler returned: its events have the numbers that an operator was given,
     those of its tree the strides of the tensors.
     """
 

@@ -80,8 +80,8 @@ def _below(path: str, folder: str) -> str | None:
 
 
 class Outside:
-    """Where the files of a container are outside of it: `there` are the mounts outside (`mounts`),
-    `here` its own.
+    """Where the files of a container are outside of it: `outside_rows` are the mounts outside
+    (`mounts`), `inside_rows` its own.
     """
 
     def __init__(self, outside_rows: list[list[str]], inside_rows: list[list[str]]) -> None:

@@ -50,7 +50,7 @@ buckets."""
 class LoneRank:
     """This process as one rank of many, which `leave` ends as steady.
 
-    `known` has the values of its tensors, `level` says how many bytes are allocated.
+    `values` has the values of its tensors, `level` says how many bytes are allocated.
     """
 
     def __init__(

@@ -316,8 +316,8 @@ class Look:
 
     `moves` is whether there is something that moves on by itself where nobody sees it.
 
-    What modules `within` have is noticed elsewhere. Plain values that are `known` are told in
-    short.
+    What modules `within` have is noticed elsewhere. Plain values are told in short where
+    there are `plain_values`, which number them.
     """
 
     _met: dict[int, int]

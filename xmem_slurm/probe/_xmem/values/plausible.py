@@ -35,8 +35,8 @@ made of those."""
 
 
 class Plausible:
-    """Makes up values for the table `values`; of unknown masks everything is selected if `most`,
-    else nothing.
+    """Makes up values for the table `values`; of unknown masks everything is selected if
+    `assumes_most`, else nothing.
     """
 
     def __init__(
