@@ -24,7 +24,10 @@ from typing import Any
 import torch
 
 _MOST_PROCESSES = 64
+"""Entries of the list that NVML fills; a node's GPU has fewer processes."""
 _NOT_AVAILABLE = 2**64 - 1
+"""What NVML says of a process whose memory the driver does not tell (nvml.h:
+NVML_VALUE_NOT_AVAILABLE)."""
 _EXCHANGED_BYTES = 64 << 20
 """NCCL takes the buffers of a kind of operation when it is first used; a gradient bucket of DDP is
 25 MiB."""

@@ -66,6 +66,7 @@ to 2.15)."""
 _BY_INDEX = 0
 """The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
 _FORMS = "??????dqq"
+"""Of the fields of `Shared`, in their order (struct)."""
 _SHARED = struct.Struct("=" + _FORMS)
 
 

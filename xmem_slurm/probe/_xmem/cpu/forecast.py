@@ -29,6 +29,7 @@ _EDGE = 768
 """Rows and columns of the product that is timed: large enough for a CPU's full pace, done in 1 to
 100 ms."""
 _COPIED_BYTES = 32 << 20
+"""Large, so that the copy that is timed goes to memory, and not to a cache alone."""
 _TRIES = 5
 
 

@@ -35,6 +35,7 @@ SPREAD = 2.0
 """A step may take so many times as long as the one before it: caches and clocks of a CPU are
 others' as well."""
 LOOK_SECONDS = 0.25
+"""How often the thread looks whether the time is up."""
 _TOO_LARGE = "too large to be run on this machine's CPU: "
 
 

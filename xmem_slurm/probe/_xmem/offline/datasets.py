@@ -32,6 +32,7 @@ FIRST_BYTES = 1 << 16
 """Of a file by which, with its size, it is told from a real one."""
 
 _BLOCK = 1 << 20
+"""Bytes that are made at once of a file that may be larger than memory."""
 _PATTERN = hashlib.shake_128(b"pixels").digest(PATTERN_BYTES)
 
 

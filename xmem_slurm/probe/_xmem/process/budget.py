@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from _xmem.annotations import Environ
 
 _METER = "spent"
+"""The file in which the sandbox says how many seconds are spent: one double."""
 LOOK_SECONDS = 0.1
+"""How long an answer holds: it is asked for at each step."""
 
 
 class TimeLeft:
@@ -62,7 +64,7 @@ class TimeLeft:
         said nothing yet.
         """
         moment = time.monotonic()
-        if moment - self._last > LOOK_SECONDS:  # it is asked for at each step
+        if moment - self._last > LOOK_SECONDS:
             self._last = moment
             with (
                 contextlib.suppress(OSError, struct.error),

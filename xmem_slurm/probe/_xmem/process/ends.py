@@ -36,6 +36,7 @@ _ASKED = re.compile(
 """In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a
 launcher's is not set."""
 MOST_CAUSES = 50
+"""So many are followed: errors that a script chains itself may go round in a circle."""
 _ONLY_IF_ASKED = re.compile(
     r"KeyError: '(SLURM_(?:NTASKS|NPROCS|(CPUS_PER_TASK|NTASKS_PER_NODE)))'"
 )

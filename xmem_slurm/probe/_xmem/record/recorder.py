@@ -63,6 +63,7 @@ CHECKPOINT_SECONDS = 5.0
 PASSES = ("backward", "backward_end")
 """Marks of each step."""
 LOOK_SECONDS = 0.25
+"""How often the thread looks that watches: limits are passed by so much at the most."""
 MOST_ALLOCATIONS = 300_000
 """A trace that is longer, shortened as it is (`record/history`), is of no more use: the process
 ends there."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from _xmem.annotations import Note
 
 _MOST_PLACES = 8
+"""Lines of forward passes that are told of, those that read most."""
 
 
 class Reads:

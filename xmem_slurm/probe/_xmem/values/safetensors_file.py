@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from _xmem.annotations import Device, Dtype, Tensor
 
 _LENGTH_BYTES = _ALIGNMENT = 8
+"""The header's length is written in so many bytes, and the header is filled up to a multiple of
+them, so that the tensors behind it are aligned."""
 
 
 def write(
