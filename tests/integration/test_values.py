@@ -546,7 +546,7 @@ assert unknown[:, 0][unknown[:, 0] == unknown[0, :3]].shape == (3,)
     "values that were written over": """
 import sys
 recorder = sys.modules["_xmem.imports"]._finders[0]._recorder
-launch = sys.modules["_xmem.triton"]._Launcher(recorder._known, None, None)
+launch = sys.modules["_xmem.triton"]._Launcher(recorder._values, None, None)
 for write in (
     lambda it: launch(1, 1, 1, it),
     lambda it: it.copy_(unknown[0] > 0),

@@ -288,7 +288,7 @@ class PlainValues:
 
 
 class Contents:
-    """The plain values of a container, and the places of its `other_places`."""
+    """The plain values of a container, and the places of the others, `other_places`."""
 
     def __init__(self, keys: tuple[Any, ...], elements: Sequence[Any]) -> None:
         kinds = [type(element) for element in elements]
