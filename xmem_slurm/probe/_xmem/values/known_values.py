@@ -235,7 +235,7 @@ class _Casts:
         if self._inference_does is None and not self._torch._C._len_torch_dispatch_stack():
             self._inference_does = self._looked()
         before = getattr(self._of_thread, "allowed", True)
-        self._allow(allowed or self._inference_does)
+        self._allow(allowed or bool(self._inference_does))
         try:
             yield
         finally:
