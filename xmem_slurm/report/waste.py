@@ -27,8 +27,8 @@ def rows(waste: Waste) -> list[tuple[str, str, str, str]]:
 def words(waste: Waste, days: float) -> list[str]:
     """Return what is said above and below the table."""
     hours, unknown = sum(waste.had.values()), sum(waste.unknown.values())
-    known_hours = f"what they used is known of {waste.known_jobs}, of {hours - unknown:.1f} hours"
-    first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known_hours}"
+    known = f"what they used is known for {waste.known_jobs} of them ({hours - unknown:.1f} hours)"
+    first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
     asked_cost, had_cost, done_cost = (
         f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done)
     )
@@ -36,16 +36,18 @@ def words(waste: Waste, days: float) -> list[str]:
     if waste.unpriced:
         left_out = f"; {waste.unpriced:.1f} hours are left out, on types without a cost there"
     costs = (
-        f"{asked_cost} asked for, {had_cost} had, {done_cost} would have done (hours x cost of "
-        f"the site file{left_out})"
+        f"{asked_cost} requested, {had_cost} allocated, {done_cost} would be enough (hours x cost "
+        f"of the site file{left_out})"
     )
     return [first, f"their cost: {costs}"]
 
 
 def lines(waste: Waste, days: float) -> list[str]:
     """Return the report as text, for one screen."""
+    if not waste.jobs:
+        return [f"no jobs with GPUs in {days:g} days"]
     summary, priced = words(waste, days)
-    table = [("GPU hours", "asked", "had", "would have done"), *rows(waste)]
+    table = [("GPU hours", "requested", "allocated", "would be enough"), *rows(waste)]
     width = max(len(row[0]) for row in table)
     shown = [f"{row[0]:{width}}  {row[1]:>9}  {row[2]:>9}  {row[3]:>15}" for row in table]
     hours = sum(waste.had.values()) or 1

@@ -117,15 +117,19 @@ def test_the_sums_are_those_of_a_hand_count(tmp_path) -> None:
     assert sums.scripts == [("b", 10, 65), ("c", 4, 0), ("a", 3, 0)]
     told = report.lines(sums, 30)
     assert (
-        told[0]
-        == "4 jobs with GPUs in 30 days, 17.0 GPU hours; what they used is known of 2, of 12.0 "
-        "hours"
+        told[0] == "4 jobs with GPUs in 30 days, 17.0 GPU hours; what they used is known for 2 of "
+        "them (12.0 hours)"
     )
     assert told[4].split() == ["l4", "0.0", "3.0", "2.0"]
     assert "not known: ran out of GPU memory: 1.0 hours (6%)" in told
     page = report.page(sums, 30)
     assert told[0] in page
     assert report.document(sums, 30)["cost_done"] == 27
+
+
+def test_of_no_jobs_there_is_no_table() -> None:
+    sums = waste.summed(waste.spent([], [], SITE, GPUS), SITE)
+    assert report.lines(sums, 30) == ["no jobs with GPUs in 30 days"]
 
 
 def test_hours_on_a_type_without_a_cost_are_in_no_sum_of_costs(tmp_path) -> None:
