@@ -16,20 +16,21 @@ Command = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 SiteFile = Annotated[
     str | None,
-    typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours."),
+    typer.Option(
+        "--site", help="Site file; default: $XMEM_SITE, /etc/xmem-slurm/site.toml, or your own."
+    ),
 ]
 ReportFile = Annotated[
     Path | None,
     typer.Option(
         "--report",
         "--xmem-report",
-        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else "
-        "JSON.",
+        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), or JSON.",
     ),
 ]
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", "--xmem-html", help="Write charts and tables, one HTML file."),
+    typer.Option("--html", "--xmem-html", help="Write charts and tables to one HTML file."),
 ]
 SnapshotFile = Annotated[
     Path | None,
@@ -44,7 +45,7 @@ Fresh = Annotated[
         "--fresh",
         "--xmem-fresh",
         envvar="XMEM_FRESH",
-        help="Run dry even if nothing has changed since the last time.",
+        help="Do the dry run again even if nothing has changed since the last one.",
     ),
 ]
 

@@ -24,9 +24,7 @@ def compare(
     as_json: AsJson = False,
     html_file: HtmlFile = None,
 ) -> None:
-    """Compare two estimates: need and peak, what for, which lines and modules, and where each
-    fits.
-    """
+    """Compare two estimates: need, peak, categories, lines and modules, and where each fits."""
     Reports(html=html_file).check()
     differences = comparison.compare(_object_of(before), _object_of(after))
     names = before, after

@@ -15,8 +15,8 @@ def completion(
         Literal["xsbatch", "xmem-slurm"], typer.Argument(help="What is completed.")
     ] = "xsbatch",
 ) -> None:
-    """Print a program's completion for a shell; the wheel has it in share/, too, where the shell
-    looks by itself.
+    """Print the shell completion of xmem-slurm or xsbatch; an installed wheel already has it in
+    share/.
     """
     text = pages.render(shell) if program == "xsbatch" else verb_pages.render(shell, main.whole())
     typer.echo(text, nl=False)

@@ -11,13 +11,10 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
-
 def config(
-    script: Annotated[
-        str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")
-    ] = None,
+    script: Annotated[str | None, typer.Argument(help="A job script, for its #XMEM lines.")] = None,
 ) -> None:
-    """Show which settings hold, and where each is from: your file, a script, the environment."""
+    """Show which settings apply, and where each is set: your file, a script, the environment."""
     try:
         text = None if script is None else Path(script).read_bytes()
     except OSError as error:

@@ -11,6 +11,7 @@ app = typer.Typer(
     help="The stand-in CUDA libraries that a dry run uses.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
 )
 
 

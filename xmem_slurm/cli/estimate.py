@@ -35,7 +35,7 @@ Verbose = Annotated[
         "-v",
         "--verbose",
         "--xmem-verbose",
-        help="Say what the memory is for, and why it is how sure.",
+        help="Show what the memory is used for, and how sure the estimate is.",
     ),
 ]
 
@@ -54,7 +54,7 @@ def estimate(
     gpu: Annotated[
         str | None,
         typer.Option(
-            "--gpu", help="A GPU of the catalogue (`xmem-slurm gpus`), in place of a site's."
+            "--gpu", help="A GPU of the catalogue (`xmem-slurm gpus`), instead of the site's."
         ),
     ] = None,
     site: SiteFile = None,
@@ -75,7 +75,7 @@ def estimate(
         bool,
         typer.Option(
             "--advice",
-            help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, "
+            help="If a GPU is too small, do up to three more dry runs: half the batch, bf16, "
             "checkpointing.",
         ),
     ] = False,
@@ -83,7 +83,7 @@ def estimate(
         bool,
         typer.Option(
             "--max-batch",
-            help="Find the largest batch that fits each GPU, by several dry runs on it.",
+            help="Find the largest batch that fits each GPU, by several dry runs.",
         ),
     ] = False,
     vary: Annotated[

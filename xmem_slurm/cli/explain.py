@@ -23,14 +23,17 @@ _JOB = re.compile(r"\d+(_\d+)?")
 def explain(
     script: Annotated[
         str | None,
-        typer.Argument(help="One of its files, or a job's number; else the last estimate of all."),
+        typer.Argument(
+            help="A script that was estimated, or a job ID; default: the last estimate."
+        ),
     ] = None,
     *,
     as_json: AsJson = False,
     as_tree: Annotated[
         bool,
         typer.Option(
-            "--tree", help="What is alive at the peak, below the lines of yours that asked for it."
+            "--tree",
+            help="Show what is alive at the peak, by the lines of your script that allocated it.",
         ),
     ] = False,
     report_file: ReportFile = None,
@@ -38,9 +41,7 @@ def explain(
     snapshot_file: SnapshotFile = None,
     perfetto_file: PerfettoFile = None,
 ) -> None:
-    """Show the last estimate again, with all that is known of it, in any form; of a job, what it
-    really used.
-    """
+    """Show the last estimate again, in full and in any form; or what a job really used."""
     reports = Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     if as_tree and as_json:

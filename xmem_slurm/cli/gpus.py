@@ -19,12 +19,12 @@ def gpus(
     site: SiteFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs of the catalogue, and which of them the site has, under what name."""
+    """List the GPUs of the catalogue, and which of them the site has, and under what name."""
     catalogue = loading.load_catalogue()
     try:
         loaded = loading.load_site(places.site_file(site))
     except SiteError as error:
-        typer.echo(f"xmem-slurm: the catalogue alone: {error}", err=True)
+        typer.echo(f"xmem-slurm: only the catalogue is shown: {error}", err=True)
         loaded = None
     options = {} if loaded is None else loaded.option
     names = {

@@ -15,6 +15,7 @@ app = typer.Typer(
     help="A real throw-away Slurm cluster on this machine, its nodes as in a site file.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
 )
 
 _SITE_LINK = "site.toml"

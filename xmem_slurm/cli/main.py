@@ -42,26 +42,25 @@ VERBS: Mapping[str, _Place] = {
     ),
     "explain": _Place(
         "explain:explain",
-        "Show the last estimate again, with all that is known of it, in any form; of a job, what "
-        "it really used.",
+        "Show the last estimate again, in full and in any form; or what a job really used.",
     ),
     "compare": _Place(
         "compare:compare",
-        "Compare two estimates: need and peak, what for, which lines and modules, and where each "
-        "fits.",
+        "Compare two estimates: need, peak, categories, lines and modules, and where each fits.",
     ),
     "trust": _Place(
         "outcomes:trust",
-        "Say how good the estimates of your recorded jobs were: how many fitted, and how near they "
-        "came.",
+        "Say how good the estimates of your recorded jobs were: how many fitted, and how close "
+        "the estimates came.",
     ),
     "learn": _Place(
         "outcomes:learn",
-        "Find margins by what your recorded jobs really used; your next estimates have them.",
+        "Derive margins from what your recorded jobs really used; your next estimates use them.",
     ),
     "waste": _Place(
         "outcomes:waste",
-        "Say which GPUs your jobs asked for, had, and would have done with, in hours.",
+        "Add up the GPU hours of your jobs: as requested, as allocated, and as would have been "
+        "enough.",
     ),
     "generate": _Place(
         "generate:generate",
@@ -71,16 +70,16 @@ VERBS: Mapping[str, _Place] = {
     ),
     "config": _Place(
         "config:config",
-        "Show which settings hold, and where each is from: your file, a script, the environment.",
+        "Show which settings apply, and where each is set: your file, a script, the environment.",
     ),
     "gpus": _Place(
         "gpus:gpus",
-        "List the GPUs of the catalogue, and which of them the site has, under what name.",
+        "List the GPUs of the catalogue, and which of them the site has, and under what name.",
     ),
     "completion": _Place(
         "completion:completion",
-        "Print a program's completion for a shell; the wheel has it in share/, too, where the "
-        "shell looks by itself.",
+        "Print the shell completion of xmem-slurm or xsbatch; an installed wheel already has it in "
+        "share/.",
     ),
     "filter": _Place(
         "filter:filter_submission",
@@ -101,7 +100,7 @@ class _LazyVerb(TyperCommand):
     """
 
     def __init__(self, name: str, place: _Place) -> None:
-        super().__init__(name, help=place.help, hidden=place.hidden)
+        super().__init__(name, help=place.help, short_help=place.help, hidden=place.hidden)
         self.place = place
 
     def whole(self) -> Any:
@@ -111,12 +110,14 @@ class _LazyVerb(TyperCommand):
             import_module(f"xmem_slurm.cli.{module}"), name
         )
         if not isinstance(loaded, typer.Typer):
-            function, loaded = loaded, typer.Typer(add_completion=False)
+            function, loaded = loaded, typer.Typer(add_completion=False, rich_markup_mode=None)
             loaded.command(
                 hidden=self.hidden, context_settings=AS_TYPED if self.place.as_typed else None
             )(function)
         command = typer.main.get_command(loaded)
         command.name = self.name
+        for inner in getattr(command, "commands", {}).values():  # else click cuts it off
+            inner.short_help = inner.help.partition("\n\n")[0].replace("\n", " ")
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -141,12 +142,15 @@ app = typer.Typer(
     help="Right-size the GPU request of Slurm jobs; `xsbatch` is the drop-in for sbatch.",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
+    rich_markup_mode=None,  # rich cuts options and addresses off at 80 columns
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 
 _Misused: Any = typer.BadParameter.__mro__[2]
 """Click's ClickException, of the copy that typer has: what a command line can have wrong."""
+_NoArguments: Any = import_module(_Misused.__module__).NoArgsIsHelpError
+"""What that raises where there is no argument: its message is the help."""
 
 
 @app.callback(invoke_without_command=True)
@@ -177,6 +181,9 @@ def main() -> NoReturn:
         with signals.clearing_up():
             code = app(prog_name="xmem-slurm", standalone_mode=False)  # also as `python -m`
     except (XmemError, _Misused) as error:
+        if isinstance(error, _NoArguments):
+            typer.echo(error.format_message())
+            raise SystemExit(error.exit_code) from None
         words = _words(error)
         print(f"xmem-slurm: {words}" if words else "", end="\n" if words else "", file=sys.stderr)  # noqa: T201
         raise SystemExit(error.exit_code) from None
@@ -193,5 +200,6 @@ def _words(error: Any) -> str:
     if not message or message.endswith("?"):
         return f"{message[:1].lower()}{message[1:]}"
     context = getattr(error, "ctx", None)
-    verb = context.command_path if context is not None else "xmem-slurm"
+    named = ["xmem-slurm", *(word for word in sys.argv[1:2] if word in VERBS)]
+    verb = context.command_path if context is not None else " ".join(named)
     return f"{message[:1].lower()}{message[1:]}; `{verb} --help` says more"

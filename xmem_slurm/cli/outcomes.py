@@ -32,14 +32,17 @@ from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
-Since = Annotated[str, typer.Option("--since", help="How long ago the oldest job ended: 30d, 12w.")]
+Since = Annotated[
+    str,
+    typer.Option("--since", help="Jobs that ended in the last so many days or weeks: 30d, 12w."),
+]
 Coverage = Annotated[
     float,
     typer.Option(
         "--coverage",
         min=0.5,
         max=0.99,
-        help="The share of jobs for which a margin is to be enough.",
+        help="For which share of jobs a margin must be enough.",
     ),
 ]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write the tables, one HTML file.")]
@@ -48,7 +51,7 @@ _MOST_OUTPUT = 1 << 20
 
 
 def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None:
-    """Find margins by what your recorded jobs really used; your next estimates have them."""
+    """Derive margins from what your recorded jobs really used; your next estimates use them."""
     _learn(
         _own_outcomes(),
         _days(since),
@@ -60,8 +63,8 @@ def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None
 
 
 def trust(since: Since = "400d", *, as_json: AsJson = False) -> None:
-    """Say how good the estimates of your recorded jobs were: how many fitted, and how near they
-    came.
+    """Say how good the estimates of your recorded jobs were: how many fitted, and how close
+    the estimates came.
     """
     days = _days(since)
     record = track_record(records.since(_own_outcomes(), days))
@@ -74,9 +77,7 @@ def site_learn(
     since: Since = "400d",
     coverage: Coverage = learning.COVERAGE,
 ) -> None:
-    """Find margins by what all recorded jobs of the site really used, for everybody's next
-    estimates.
-    """
+    """Derive margins from what all recorded jobs of the site really used, for all users."""
     loaded = loading.load_site(places.site_file(site))
     if loaded.outcomes.margins is None:
         raise SiteError(f"{places.site_file(site)}: [outcomes] margins names no file to write")
@@ -97,13 +98,15 @@ def waste(
     replay: Annotated[
         bool,
         typer.Option(
-            "--replay", help="Estimate stored scripts again, where nothing recorded their jobs."
+            "--replay", help="Estimate the stored scripts of jobs that were not recorded."
         ),
     ] = False,
     as_json: AsJson = False,
     html_file: HtmlFile = None,
 ) -> None:
-    """Say which GPUs your jobs asked for, had, and would have done with, in hours."""
+    """Add up the GPU hours of your jobs: as requested, as allocated, and as would have been
+    enough.
+    """
     loaded = loading.load_site(places.site_file(site))
     if replay and os.geteuid() == 0:
         raise UsageError(
@@ -127,7 +130,9 @@ def site_waste(
     as_json: AsJson = False,
     html_file: HtmlFile = None,
 ) -> None:
-    """Say which GPUs the site's jobs asked for, had, and would have done with, in hours."""
+    """Add up the GPU hours of the site's jobs: as requested, as allocated, and as would have been
+    enough.
+    """
     loaded = loading.load_site(places.site_file(site))
     _waste(
         loaded,
@@ -217,7 +222,7 @@ def _waste(
             accounted = sources.accounted(days, everybody=everybody)
     except SlurmError as error:
         typer.echo(
-            f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}",
+            f"xmem-slurm: only recorded jobs are counted, from their first use of a GPU: {error}",
             err=True,
         )
         accounted = [wasted.as_accounted(outcome) for outcome in outcomes]

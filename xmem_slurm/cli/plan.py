@@ -25,29 +25,31 @@ from xmem_slurm.submission import by_plan
 def plan(
     command: Command,
     *,
-    gpus: Annotated[str | None, typer.Option(help="Numbers of GPUs: 4, or 1-8 (1-8).")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="How many GPUs: 4, or a range (default: 1-8).")
+    ] = None,
     on: Annotated[
-        str | None, typer.Option(help="Options of the site, divided by commas; else all.")
+        str | None, typer.Option(help="GPU options of the site, separated by commas; default: all.")
     ] = None,
     objective: Annotated[
         Literal["cost", "time", "fewest"],
-        typer.Option(help="What is to be least: cost, time, or GPUs."),
+        typer.Option(help="What to minimize: cost, time, or the number of GPUs."),
     ] = "cost",
     allow: Annotated[
         str | None,
         typer.Option(
-            help="Only these methods, divided by commas: ddp,fsdp2; bf16 allows that beside."
+            help="Only these methods, separated by commas: ddp,fsdp2; bf16 allows bf16 as well."
         ),
     ] = None,
-    forbid: Annotated[str | None, typer.Option(help="None of these methods.")] = None,
+    forbid: Annotated[str | None, typer.Option(help="Not these methods.")] = None,
     same_batch: Annotated[
         bool,
         typer.Option(
             "--keep-global-batch/--any-global-batch",
-            help="Whether an optimizer step stays one of as many samples.",
+            help="Whether an optimizer step must keep its number of samples.",
         ),
     ] = True,
-    top: Annotated[int, typer.Option(min=1, help="So many ways that fit are looked for.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="How many ways that fit to look for.")] = 5,
     vary: Annotated[
         str | None,
         typer.Option(

@@ -18,7 +18,10 @@ from xmem_slurm.site import loading, places
 from xmem_slurm.state import own_files
 
 app = typer.Typer(
-    help="Site files: what this cluster offers.", no_args_is_help=True, add_completion=False
+    help="Site files: what this cluster offers.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 SlurmFolder = Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")]

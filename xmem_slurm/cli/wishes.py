@@ -16,7 +16,9 @@ from xmem_slurm.submission.answer import Wishes
 EngineName = Annotated[
     Engine | None,
     typer.Option(
-        "--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU."
+        "--engine",
+        "--xmem-engine",
+        help="device: stand-in CUDA libraries; profile: real steps on the CPU.",
     ),
 ]
 Ranks = Annotated[
@@ -24,7 +26,7 @@ Ranks = Annotated[
     typer.Option(
         "--ranks",
         "--xmem-ranks",
-        help="Ranks that are run beside the first: all, last, or numbers (0,3).",
+        help="Ranks to run in addition to rank 0: all, last, or a list (0,3).",
     ),
 ]
 ArrayTasks = Annotated[
@@ -32,19 +34,23 @@ ArrayTasks = Annotated[
     typer.Option(
         "--array-tasks",
         "--xmem-array-tasks",
-        help="Array tasks that are run, in place of those that are chosen: 1,5.",
+        help="Array tasks to run, instead of those chosen automatically: 1,5.",
     ),
 ]
 Policy = Annotated[
     str | None,
-    typer.Option("--policy", "--xmem-policy", help="Which GPU that fits: cost, memory, or start."),
+    typer.Option(
+        "--policy",
+        "--xmem-policy",
+        help="Which of the GPUs that fit: cost, memory (the smallest), or start (the earliest).",
+    ),
 ]
 Margin = Annotated[
     float | None,
     typer.Option(
         "--margin",
         "--xmem-margin",
-        help="Percent of each GPU's memory to be left free beside the margin.",
+        help="Percent of each GPU's memory to leave free, in addition to the margin.",
     ),
 ]
 

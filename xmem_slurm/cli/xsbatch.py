@@ -3,7 +3,9 @@ on.
 """
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +28,9 @@ SUMMARY = "sbatch that asks for the GPU that the job needs"
 _OPTIONS = [Option(option.name, "", REQUIRED if option.value else NONE) for option in OWN_OPTIONS]
 
 _VERSION = f"xsbatch {__version__}\n"
+
+_LEAST_COLUMNS = 60
+"""A terminal that is narrower breaks the lines of help itself."""
 
 _ANSWERED_AT_ONCE = ("autocomplete", "help", "usage", "version")
 """sbatch answers these without a look at a script."""
@@ -78,20 +83,33 @@ def _help() -> str:
     words = [
         f"--{option.name}" + (f"={option.value}" if option.value else "") for option in OWN_OPTIONS
     ]
+    width = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns)
     lines = [
-        f"      {word:22}  {option.help}" for word, option in zip(words, OWN_OPTIONS, strict=True)
+        line
+        for word, option in zip(words, OWN_OPTIONS, strict=True)
+        for line in _entry(word, option.help, width)
     ]
     return "\n".join(
         [
             f"xsbatch: {SUMMARY}. Takes every sbatch option, and:",
             *lines,
             (
-                "Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. "
+                "Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on.\n"
                 'In a script: "#XMEM off", "#XMEM budget=300".'
             ),
             "\n",
         ]
     )
+
+
+def _entry(word: str, words: str, width: int) -> list[str]:
+    """Return the lines that help has for an option, none of them wider than the terminal."""
+    indent = " " * 32
+    first = f"      {word}"
+    lines = textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent)
+    if len(first) > len(indent) - 2:
+        return [first, *lines]
+    return [first + lines[0][len(first) :], *lines[1:]]
 
 
 def parse(

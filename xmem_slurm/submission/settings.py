@@ -48,75 +48,79 @@ class OwnOption(NamedTuple):
 
 OWN_OPTIONS = (
     OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
-    OwnOption("xmem-off", "", "submit as written, without a look at it"),
+    OwnOption("xmem-off", "", "submit the job as written, without an estimate"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption(
         "xmem-plan",
         "",
-        "train it the best way that fits this site's GPUs; changes how it trains, and says what",
+        "train it the best way that fits this site's GPUs; says what that changes",
     ),
-    OwnOption("xmem-hold", "", "submit held, where it could not be sized"),
-    OwnOption("xmem-strict", "", "submit nothing that cannot start, or will run out of GPU memory"),
-    OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
+    OwnOption("xmem-hold", "", "submit the job held if it could not be sized"),
+    OwnOption(
+        "xmem-strict", "", "do not submit a job that fails at once, or will run out of GPU memory"
+    ),
+    OwnOption(
+        "xmem-fresh", "", "do the dry run again even if nothing has changed since the last one"
+    ),
     OwnOption(
         "xmem-record", "", "record what the job really uses of its GPUs, in your state folder"
     ),
     OwnOption(
         "xmem-summary",
         "",
-        "record it, and say at the end of the job's output what was estimated and used",
+        "record it, and end the job's output with what was estimated and used",
     ),
     OwnOption(
         "xmem-retry",
         "times",
-        "should it run out of GPU memory, try larger ones: a new job each time (0)",
+        "if it runs out of GPU memory, try larger GPUs: a new job each time (0)",
         (0, 5),
     ),
-    OwnOption("xmem-verbose", "", "say what the memory is for, and why it is how sure"),
+    OwnOption("xmem-verbose", "", "show what the memory is used for, and how sure the estimate is"),
     OwnOption(
         "xmem-policy",
         "|".join(_ORDERS),
-        "which GPU that fits: of the least cost, of the least memory, or the first to start",
+        "which of the GPUs that fit: the cheapest, the smallest, or the first to be free",
         _ORDERS,
     ),
     OwnOption("xmem-budget", "seconds", "CPU seconds that the dry runs may take (60)", (1, 3600)),
     OwnOption(
         "xmem-margin",
         "percent",
-        "leave so much of each GPU's memory free, beside the estimate's own margin (0)",
+        "percent of each GPU's memory to leave free, in addition to the margin (0)",
         (0, 90),
     ),
     OwnOption(
         "xmem-engine",
         "name",
-        "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto",
+        "how to do the dry run: device (stand-in CUDA), profile (real steps on the CPU), auto",
         ENGINES,
     ),
     OwnOption(
         "xmem-ranks",
         "list",
-        "ranks that are run beside the first: all, last, or numbers (0,3)",
+        "ranks to run in addition to rank 0: all, last, or a list (0,3)",
         form=RANKS,
     ),
     OwnOption(
         "xmem-array-tasks",
         "list",
-        "array tasks that are run, in place of those that are chosen: 7 or 1,5",
+        "array tasks to run, instead of those chosen automatically: 7 or 1,5",
         form=TASKS,
     ),
     OwnOption(
         "xmem-site",
         "file",
-        "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml",
+        "site file; default: /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml",
         file="read",
     ),
     OwnOption(
         "xmem-report",
         "file",
-        "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON",
+        "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), or JSON",
         file="written",
     ),
-    OwnOption("xmem-html", "file", "write charts and tables, one HTML file", file="written"),
+    OwnOption("xmem-html", "file", "write charts and tables to one HTML file", file="written"),
 )
 BY_NAME = {option.name: option for option in OWN_OPTIONS}
 ANYWHERE = (

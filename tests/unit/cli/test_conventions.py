@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import EXAMPLE_SITE
 from xmem_slurm import __version__
+from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import main
 from xmem_slurm.estimating import by_dry_run
 from xmem_slurm.estimating.asked import Wanted
@@ -49,6 +50,10 @@ class Command:
         (["estimate"], "missing argument 'command'; `xmem-slurm estimate --help` says more"),
         (["gpus", "--nope"], "no such option: --nope; `xmem-slurm gpus --help` says more"),
         (
+            ["gpus", "--site"],
+            "option '--site' requires an argument; `xmem-slurm gpus --help` says more",
+        ),
+        (
             ["explain", "--html", "/no/such/folder/x.html"],
             "/no/such/folder/x.html: there is no folder",
         ),
@@ -75,6 +80,27 @@ def test_without_a_word_there_is_help_alone(command: Command) -> None:
     done = command()
     assert (done.code, done.err) == (2, "")
     assert "Usage: xmem-slurm" in done.out
+
+
+@pytest.mark.parametrize("words", [[], ["estimate"], ["plan"], ["site"], ["explain"]])
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_help_is_whole_and_no_wider_than_the_terminal(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: list[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = command(*words, "--help").out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert not [line for line in lines if line.endswith("...") and "Usage:" not in line]
+    assert "<bool>" not in "".join(lines)
+    assert ("pytorch.org/memory_viz" in "".join(lines)) == (words in (["estimate"], ["explain"]))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_of_xsbatch_is_no_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, xsbatch._help().splitlines()[1:])) <= columns
 
 
 def test_gpus_of_the_site_come_first_and_a_word_narrows_them(command: Command) -> None:
