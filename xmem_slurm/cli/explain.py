@@ -17,6 +17,11 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
 from xmem_slurm.submission import answers
 
+_NO_LINES = (
+    "that estimate has no lines of the script: xsbatch records them with a report alone "
+    "(--xmem-html=FILE), `xmem-slurm estimate` always"
+)
+
 _JOB = re.compile(r"\d+(_\d+)?")
 
 
@@ -75,7 +80,11 @@ def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
     """
     from xmem_slurm.report.tree import tree_lines  # noqa: PLC0415 - what is only said does not wait for it
 
-    trees = {number: tree_lines(sized.estimate.largest) for number, sized in last.sized().items()}
+    sized = last.sized()
+    ranks = {number: component.estimate.largest for number, component in sized.items()}
+    if not any(site.file for rank in ranks.values() for site in rank.trace.sites):
+        typer.echo(f"xmem-slurm: {_NO_LINES}", err=True)
+    trees = {number: tree_lines(rank) for number, rank in ranks.items()}
     return {number: last.said[number]._replace(full=tree) for number, tree in trees.items()}
 
 

@@ -85,6 +85,21 @@ def test_explain_shows_it_of_the_last_estimate(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("has_lines", [True, False])
+def test_explain_says_where_an_estimate_has_no_lines_and_what_records_them(
+    *, has_lines: bool
+) -> None:
+    found = trace_with((1000, 3)) if has_lines else dataclasses.replace(GPT2, sites=[NOWHERE])
+    keep(
+        "job.sh",
+        sized=Sizing(estimate([found], "l4", GPUS["l4"]), SIZING.placement, 8.25),
+    )
+    told = command("explain", "--tree", "job.sh").stderr
+    assert ("that estimate has no lines" in told) is not has_lines
+    assert ("`xmem-slurm estimate` always" in told) is not has_lines
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("words", "message"), [(["--json"], "one of them"), (["4711"], "name its script")]
 )
