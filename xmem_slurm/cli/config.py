@@ -11,6 +11,16 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
+_UNSET = {
+    "policy": "the site's",
+    "engine": "auto",
+    "ranks": "automatic",
+    "array-tasks": "automatic",
+    "record": "the site's",
+}
+"""What these are where they are not set."""
+
+
 def config(
     script: Annotated[str | None, typer.Argument(help="A job script, for its #XMEM lines.")] = None,
 ) -> None:
@@ -34,11 +44,11 @@ def config(
 
 
 def _default(name: str) -> str:
-    """Say what holds where nobody said anything: `-` is as the site has it, or nothing."""
+    """Say what applies where nobody set anything."""
     match getattr(Wishes(), name.replace("-", "_")):
         case bool() as is_on:
             return "on" if is_on else "off"
         case float() | int() as number:
             return f"{number:g}"
         case word:
-            return word or "-"
+            return word or _UNSET.get(name, "-")

@@ -103,6 +103,12 @@ def test_help_of_xsbatch_is_no_wider_than_the_terminal(
     assert max(map(len, xsbatch._help().splitlines()[1:])) <= columns
 
 
+def test_a_setting_that_nobody_set_shows_what_applies(command: Command) -> None:
+    rows = dict(line.split()[:2] for line in command("config").out.splitlines())
+    assert (rows["engine"], rows["ranks"], rows["budget"]) == ("auto", "automatic", "60")
+    assert "-" not in rows.values()
+
+
 def test_gpus_of_the_site_come_first_and_a_word_narrows_them(command: Command) -> None:
     lines = command("gpus").out.splitlines()
     here = ["this site: " in line for line in lines]
