@@ -44,12 +44,12 @@ class OptionOutlook:
     """One option. `allocator_bytes` is what torch's allocator can have there, context and margin
     taken off.
 
-    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is
-    `allocator_bytes` less the least that the job fits in, and 0 where it runs on a little less than
-    that. `failure` is None where the trace at hand runs to its end; `short_steps` then are those
-    that repeat an earlier one and lack memory, of `repeated_steps` that do so, where they are too
-    many: 0 where the job runs well. `without_kernels` is why its torch cannot run there,
-    `not_taken` why it was not chosen though the job fits.
+    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is what the
+    option has beyond the need, and 0 where the job runs on a little less than that. `failure` is
+    None where the trace at hand runs to its end; `short_steps` then are those that repeat an
+    earlier one and lack memory, of `repeated_steps` that do so, where they are too many: 0 where
+    the job runs well. `without_kernels` is why its torch cannot run there, `not_taken` why it was
+    not chosen though the job fits.
     """
 
     name: str
@@ -100,7 +100,7 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     """
     estimate = sizing.estimate
     allocator_bytes = estimate.largest.capacity_on(verdict.job_gpu)
-    headroom = allocator_bytes - estimate.largest.fits_in_bytes
+    headroom = estimate.largest.headroom_on(verdict.job_gpu)
     chosen = verdict.name == sizing.placement.choice
     outlook = OptionOutlook(
         verdict.name, verdict.job_gpu, verdict.fits, chosen, allocator_bytes, headroom, None

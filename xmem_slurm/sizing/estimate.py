@@ -102,6 +102,10 @@ class RankEstimate:
         kept = self.margin_bytes + self.beside_bytes + _freed_late(self.trace)
         return capacity_for(gpu, kept + nccl.taken(self.trace, gpu)[0])
 
+    def headroom_on(self, gpu: Gpu) -> int:
+        """Bytes that `gpu` has beyond the need; what may be freed late is in it once, not twice."""
+        return self.capacity_on(gpu) + _freed_late(self.trace) - self.fits_in_bytes
+
 
 @dataclass(frozen=True)
 class Estimate:

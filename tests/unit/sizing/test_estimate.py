@@ -253,6 +253,8 @@ def test_what_may_be_freed_later_is_room_that_the_need_has() -> None:
     assert (ddp.fits_in_bytes - plain.fits_in_bytes, ddp.bound_bytes) == (more, more)
     kept = ddp.margin_bytes - plain.margin_bytes
     assert plain.capacity_on(H200) - ddp.capacity_on(H200) == more + kept
+    assert ddp.headroom_on(H200) == H200.total_bytes - ddp.required_bytes
+    assert plain.headroom_on(H200) == H200.total_bytes - plain.required_bytes
     assert estimate.estimate([ddp.trace], "h200", H200).confidence == "high"
 
 
