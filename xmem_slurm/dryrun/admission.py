@@ -274,6 +274,5 @@ class _Line:
     def _ahead(self) -> str:
         place = self.place - self.at_once + 1
         return (
-            f"place {place} in the line of dry runs {self.owner_words}, of which {self.at_once} "
-            "run at once"
+            f"place {place} in the queue of dry runs {self.owner_words}, {self.at_once} at a time"
         )

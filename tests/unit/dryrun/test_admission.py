@@ -67,14 +67,12 @@ def test_who_has_no_turn_in_time_is_told_the_place_and_goes(
     holder(rules)
     told: list[str] = []
     with (
-        pytest.raises(
-            Busy, match=f"place 1 in the line of dry runs {whose}, of which 1 run at once"
-        ),
+        pytest.raises(Busy, match=f"place 1 in the queue of dry runs {whose}, 1 at a time"),
         admission.turn(rules, 0.3, told.append),
     ):
         pass
     assert len(told) == 1, "one line, however long it takes"
-    assert f"place 1 in the line of dry runs {whose}" in told[0]
+    assert f"place 1 in the queue of dry runs {whose}" in told[0]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
