@@ -450,6 +450,43 @@ def test_a_gradient_penalty_that_comes_late_is_a_doubt_and_no_error(run: Run) ->
     assert "derivatives of derivatives" in [noted.detail for noted in ran.traces[-1].doubts]
 
 
+SECOND = {
+    "of what a backward pass has left": """
+        loss.backward(create_graph=True)
+        gradients = [each.grad for each in model.parameters()]
+        """,
+    "of what the script asks for": """
+        gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+        """,
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_that_come_late_are_seen_and_a_doubt(run: Run, name: str) -> None:
+    """The first time is none that was made, the second one is."""
+    code = """
+        for i in range(60):
+            loss = model(data()).square().mean()
+            if i % 20 < 19:
+                step(loss)
+                continue
+        """
+    again = """
+        found = torch.autograd.grad(gradients, [*model.parameters()], gradients)
+        assert [each.shape for each in found] == [each.shape for each in model.parameters()]
+        optimizer.zero_grad()
+        """
+    late = textwrap.indent(textwrap.dedent(SECOND[name]) + textwrap.dedent(again), 4 * " ")
+    whole, skipping = run(script(code) + late), run(script(code) + late, seconds=SECONDS)
+    assert skipping.returncode == 0, skipping.stderr
+    trace = skipping.traces[-1]
+    assert replay(trace).peak_allocated_bytes == pytest.approx(
+        whole.traces[0].recorded["allocated_bytes"], rel=0.005
+    )
+    doubts = [doubt.detail for doubt in trace.doubts if doubt.code == "skipped"]
+    assert "derivatives of derivatives" in doubts
+
+
 def test_what_is_computed_of_a_weight_that_is_made_anew_is_a_doubt(run: Run) -> None:
     code = """
         model = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Linear(128, 512)), *net(512)).cuda()

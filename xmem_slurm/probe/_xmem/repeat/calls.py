@@ -35,7 +35,7 @@ from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known
 from _xmem.repeat.layout import StorageLayout, pointer
-from _xmem.repeat.node import Held, SkippedGraph, node_class
+from _xmem.repeat.node import Held, SkippedGraph, derivatives_class, node_class
 from _xmem.repeat.recorded import (
     BackwardCall,
     BackwardWatch,
@@ -122,13 +122,14 @@ class Calls:
     _kinds: Any
     _tree: Any
     _node: Any
+    _derivatives: Any
     _one_use: Any
 
     def __init__(
         self, torch: ModuleType, journal: Journal, process: CallsWatcher, values: HasValues
     ) -> None:
         self._torch, self.journal, self._process, self._values = torch, journal, process, values
-        self._kinds = self._tree = self._node = self._one_use = None
+        self._kinds = self._tree = self._node = self._derivatives = self._one_use = None
         self._states: weakref.WeakKeyDictionary[Module, State] = weakref.WeakKeyDictionary()
         self._thread: int | None = None
         self._depth = 0  # how many calls there are within each other
@@ -155,7 +156,7 @@ class Calls:
         """CUDA is in use, and this is the thread whose calls are skipped."""
         torch = self._torch
         self._kinds, self._tree = Kinds(torch), torch.utils._pytree
-        self._node = node_class(torch, self)
+        self._node, self._derivatives = node_class(torch, self), derivatives_class(torch)
         self._one_use = _uses(torch, torch.empty(1, device="cpu"))
         self._thread = threading.get_ident()
 
@@ -849,6 +850,7 @@ class Calls:
         through = (
             not backward_call.accumulate
             or backward_call.inputs
+            or backward_call.create_graph
             or torch.distributed.is_initialized()
         )
         passed = [
@@ -867,13 +869,27 @@ class Calls:
                     parameter, part
                 )  # torch would copy what Python holds, too
         self._given_now.update(map(id, parameters))
-        if (
-            backward_call.create_graph
-        ):  # the script goes on with them, however far that is from what they would be
-            results = [
-                gradient if gradient is None else gradient.requires_grad_() for gradient in results
-            ]
+        if backward_call.create_graph:
+            results = self._differentiable(results, [*parameters, *gradients])
         return results
+
+    def _differentiable(
+        self, gradients: Sequence[Tensor | None], sources: Iterable[Tensor | None]
+    ) -> list[Tensor | None]:
+        """Return gradients from which the script can go on, however far they are from what they
+        would be; `sources` are what they are functions of.
+        """
+        sources = [source for source in sources if source is not None and source.requires_grad]
+        present = [gradient for gradient in gradients if gradient is not None]
+        if sources and present:
+            present = self._derivatives.apply(present, *sources)
+        differentiable = iter(
+            [
+                gradient if gradient.requires_grad else gradient.requires_grad_()
+                for gradient in present
+            ]
+        )
+        return [None if gradient is None else next(differentiable) for gradient in gradients]
 
     def note(self, number: int, events: Events, gradient: int | None = None) -> dict[int, int]:
         """Note that a call is skipped, and what is allocated then; return what `Journal.note`

@@ -1,5 +1,5 @@
 """Stands in the graph for a call that was skipped: holds what it would, and its backward pass
-stands for the call's.
+stands for the call's. What that gives may be differentiated again.
 """
 
 from __future__ import annotations
@@ -66,3 +66,31 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
             return (None, None, *results)
 
     return SkippedCall
+
+
+def derivatives_class(torch: ModuleType) -> type:
+    """Return the autograd function that a script finds behind gradients of skipped calls which it
+    has made with a graph of their own: their derivatives are there, and have no values.
+    """
+    base: Any = torch.autograd.Function
+
+    class SkippedDerivatives(base):
+        """Takes gradients, and what they are functions of."""
+
+        @staticmethod
+        def forward(ctx: Any, gradients: Sequence[Tensor], *sources: Tensor) -> tuple[Tensor, ...]:
+            ctx.layouts = [
+                (source.shape, source.stride(), source.dtype, source.device) for source in sources
+            ]
+            return tuple(gradients)
+
+        @staticmethod
+        def backward(ctx: Any, *_: Tensor | None) -> tuple[Any, ...]:
+            derivatives = [
+                torch.empty_strided(shape, stride, dtype=dtype, device=device)
+                for shape, stride, dtype, device in ctx.layouts
+            ]
+            again = torch.is_grad_enabled()
+            return (None, *[derivative.requires_grad_(again) for derivative in derivatives])
+
+    return SkippedDerivatives
