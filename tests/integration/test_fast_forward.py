@@ -65,6 +65,19 @@ SCRIPTS = {
                 for _ in range(5): frozen(data())
                 model.train()
         """,
+    "one tensor for two arguments": """
+        class Fused(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = net()
+            def forward(self, x, context):
+                return self.body(x if context is x else torch.cat([x, context]))
+        model = Fused()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40):
+            x = data(512)
+            step(model(x, data(512) if i == 30 else x).square().mean())
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

@@ -2,11 +2,12 @@
 that can change it.
 
 Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and
-whether they need a gradient; of small ones on the host their values; of all else that is plain its
-value), torch's switches (gradients, autocast, attention), which of the modules within are in
-training, their plain attributes (`checkpointing` may be one), what else their code reads (Note
-[Surroundings]), the parameters: of which type they are, which need a gradient, and which have one,
-and the buffers: how large they are. A call with anything else among its arguments has none.
+whether they need a gradient, and which of them are the same one; of small ones on the host their
+values; of all else that is plain its value), torch's switches (gradients, autocast, attention),
+which of the modules within are in training, their plain attributes (`checkpointing` may be one),
+what else their code reads (Note [Surroundings]), the parameters: of which type they are, which need
+a gradient, and which have one, the buffers: how large they are, and the stream. A call with
+anything else among its arguments has none.
 """
 
 from __future__ import annotations
@@ -106,12 +107,17 @@ class Kinds:
 
     def of_all(self, leaves: Iterable[Any]) -> tuple[Any, ...] | None:
         """Return the kinds of all arguments, None where one has none."""
-        leaf_kinds = []
+        leaf_kinds: list[tuple[Any, ...]] = []
+        tensor_ids: list[int] = []
         for leaf in leaves:
             kind = self.of(leaf)
             if kind is None:
                 return None
             leaf_kinds.append(kind)
+            if isinstance(leaf, self._torch.Tensor):
+                tensor_ids.append(id(leaf))
+        if len(tensor_ids) > len(set(tensor_ids)):  # an attention asks `key is value`
+            leaf_kinds.append(tuple(map(tensor_ids.index, tensor_ids)))
         return tuple(leaf_kinds)
 
     def applies(self) -> bool:
