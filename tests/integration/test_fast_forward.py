@@ -78,6 +78,16 @@ SCRIPTS = {
             x = data(512)
             step(model(x, data(512) if i == 30 else x).square().mean())
         """,
+    "forward-mode derivatives late": """
+        from torch.autograd import forward_ad
+        for i in range(40):
+            x = data(512)
+            step(model(x).square().mean())
+            if i == 30:
+                with forward_ad.dual_level():
+                    y = model(forward_ad.make_dual(x, torch.ones_like(x)))
+                    step(forward_ad.unpack_dual(y).tangent.square().mean())
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

@@ -393,6 +393,7 @@ _REPEATS = (
     *_rows("torch:Tensor", "_use_count", "calls", "torch/csrc/autograd/python_variable.cpp"),
     *_rows("torch.nn.modules.module", "_global_forward_hooks _global_forward_pre_hooks", "calls"),
     *_rows("torch.nn.modules.module", "_global_backward_hooks _global_backward_pre_hooks", "calls"),
+    *_rows("torch.autograd.forward_ad", "_current_level", "calls"),
     *_rows(_MODULE, "__call__", "calls.called"),
     *_rows(_MODULE, "__setattr__ __delattr__", "calls.changed"),
     *_rows(_MODULE, "add_module register_parameter register_buffer", "calls.registered"),

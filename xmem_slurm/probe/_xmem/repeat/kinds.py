@@ -77,6 +77,7 @@ class Kinds:
             cached, "__wrapped__", cached
         )  # torch's own: see Note [Inference mode]
         self._of_all = [getattr(torch.nn.modules.module, name, {}) for name in _GLOBAL_HOOKS]
+        self._forward = torch.autograd.forward_ad
         self._peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
         self._modes = (
             torch._C._len_torch_dispatch_stack,
@@ -129,6 +130,7 @@ class Kinds:
             dispatch()
             or function()
             or self._peek() is not None
+            or self._forward._current_level >= 0  # arguments may have tangents
             or hooks(False) is not None
             or any(self._of_all)
             or torch.jit.is_tracing()
