@@ -88,6 +88,19 @@ SCRIPTS = {
                     y = model(forward_ad.make_dual(x, torch.ones_like(x)))
                     step(forward_ad.unpack_dual(y).tangent.square().mean())
         """,
+    "a tensor of a module's own, of another size late": """
+        class Compared(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.queue = net(), data(64)
+            def forward(self, x):
+                return self.body(x) @ self.queue.t()
+        model = Compared()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40):
+            if i in (30, 31): model.queue.data = data(8192 if i == 30 else 64)
+            step(model(data(512)).square().mean())
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

@@ -166,7 +166,11 @@ class CallSurroundings:
             for module in modules
             for name, value in vars(module).items()
             if name in names
-            and (look.may_change(value) or _moves(type(value)) or isinstance(value, self._of_torch))
+            and (
+                look.may_change(value)
+                or _moves(type(value))
+                or isinstance(value, (torch.Tensor, *self._of_torch))
+            )
         ]
         # the number of all of it, where a call does not look at all, of so many values...
         self._all: int | None = None
