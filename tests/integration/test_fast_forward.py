@@ -1040,8 +1040,9 @@ functional = torch.nn.functional
 functional.deepness = deepness = lambda: 1
 REGISTRY = {"depth": lambda: DEPTH["of a registry"]}
 SLOTS, HELPER, LOCAL, VARIABLE = Slots(), Helper(), threading.local(), contextvars.ContextVar("deep", default=1)
+BESIDE = torch.nn.Sequential()
 SHARED, WEAK = multiprocessing.Value("i", 1), weakref.ref(HELPER)
-LOCAL.deep = HELPER.deep = 1
+LOCAL.deep = HELPER.deep = BESIDE.deep = 1
 sys.modules["settings"] = settings = type(sys)("settings")
 settings.deep = settings.deeper = 1
 
@@ -1105,6 +1106,10 @@ ways = {
     "a context variable": (lambda of: VARIABLE.get(), lambda of: VARIABLE.set(2)),
     "a number that processes share": (lambda of: SHARED.value, lambda of: setattr(SHARED, "value", 2)),
     "a weak reference": (lambda of: WEAK().deep, lambda of: setattr(HELPER, "deep", 2)),
+    "an attribute of a module of torch's": (
+        lambda of: BESIDE.deep,
+        lambda of: setattr(BESIDE, "deep", 2),
+    ),
     "an operator of a helper": (lambda of: len(HELPER), lambda of: DEPTH.update({"of an operator": 2})),
     "a context of a helper": (lambda of: within(HELPER), lambda of: DEPTH.update({"of a context": 2})),
     "an attribute by its name": (lambda of: getattr(Named, "deep"), lambda of: setattr(Named, "deep", 2)),
@@ -1150,7 +1155,7 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 35
+    assert len(whole.out) == 36
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 

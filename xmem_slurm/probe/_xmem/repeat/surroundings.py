@@ -143,6 +143,7 @@ class CallSurroundings:
             torch.optim.Optimizer,
             torch.optim.lr_scheduler.LRScheduler,
             torch.utils.data.Sampler,
+            torch.nn.Module,
         )
         classes = frozenset(map(type, modules))
         values = [value for module in modules for value in vars(module).values()]
@@ -223,10 +224,14 @@ class CallSurroundings:
         self.is_told &= not look.is_cut
         self._calls, self.relied_on = 0, False
 
-    def _read_of(self, value: Any) -> dict[str, Any]:
+    def _read_of(self, value: Any) -> Any:
         """Return what of an object of torch's own has a name that the code reads: other things of
-        it change always.
+        it change always. A script may have given a plain module of torch's an attribute, too.
         """
+        if isinstance(value, self._torch.nn.Module) and (
+            own_code.root(type(value).__module__) not in _OPAQUE or id(value) in self._within
+        ):
+            return value
         return {
             name: attribute
             for name, attribute in vars(value).items()
