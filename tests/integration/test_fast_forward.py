@@ -101,6 +101,22 @@ SCRIPTS = {
             if i in (30, 31): model.queue.data = data(8192 if i == 30 else 64)
             step(model(data(512)).square().mean())
         """,
+    "a hook for what DDP sends, which allocates late": """
+        import os
+        os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")
+        torch.distributed.init_process_group("nccl")
+        kept, sent = [], []
+        def hook(_state, bucket):
+            sent.append(bucket.index())
+            if len(sent) > 40: kept.append(torch.empty_like(bucket.buffer()))
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        model.register_comm_hook(None, hook)
+        for i in range(60): step(model(data()).square().mean())
+        torch.distributed.destroy_process_group()
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

@@ -242,8 +242,12 @@ def _lasting(module: Module) -> list[tuple[str, Any]]:
 
 
 def hooked(module: Module, but: Collection[int] = ()) -> bool:
-    """Whether somebody is told of calls of this module; hooks of these numbers do not count."""
-    return any(
+    """Whether somebody is told of calls of this module; hooks of these numbers do not count.
+
+    So is a hook of the script's own for what DDP sends (`register_comm_hook`): its backward pass
+    calls it, and it may count.
+    """
+    return bool(vars(module).get("_comm_hooks")) or any(
         number not in but and not _is_pure(hook)
         for name in _HOOKS
         for number, hook in (getattr(module, name, None) or {}).items()
