@@ -417,15 +417,25 @@ def test_a_checkpoint_that_is_read_is_host_memory_though_a_dry_run_maps_it(
     run: Run, tmp_path: Path, mapped: str, by_us: bool
 ) -> None:
     """Where the script maps it, it is none in the job either."""
+    run("import torch; torch.save([torch.zeros(1 << 26)], 'weights.pt')")
     ran = run(
         HELD + "import torch\n"
-        "torch.save([torch.zeros(1 << 26)], 'weights.pt')\n"
         f"kept = torch.load('weights.pt', mmap={mapped})\n"
         "torch.ones(1 << 20).cuda()\n"
         "print(before)\n"
     )
-    added = ran.trace.host_bytes - int(ran.stdout)
+    added = ran.traces[-1].host_bytes - int(ran.stdout)
     assert added == pytest.approx(256 << 20, rel=0.1) if by_us else added < 64 << 20
+
+
+def test_host_memory_that_comes_and_goes_between_two_looks_counts(run: Run, tmp_path: Path) -> None:
+    ran = run(
+        HELD + "import torch\n"
+        "torch.ones(1 << 20).cuda()\n"
+        "torch.ones(1 << 26).sum()\n"
+        "print(before)\n"
+    )
+    assert ran.trace.host_bytes - int(ran.stdout) == pytest.approx(260 << 20, rel=0.1)
 
 
 def test_workers_of_a_loader_are_host_memory_as_many_as_the_job_has(

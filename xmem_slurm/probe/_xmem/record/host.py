@@ -26,9 +26,8 @@ class HostMemory:
 
     def __init__(self) -> None:
         self.most_bytes = 0
-        self._left_out: dict[
-            int, tuple[int, bool]
-        ] = {}  # where it begins: (bytes, whether a file backs it)
+        # where it begins: (bytes, whether a file backs it)
+        self._left_out: dict[int, tuple[int, bool]] = {}
         self._missing = self._mapped = self._of_workers = 0
         self._mincore = ctypes.CDLL(None).mincore
 
@@ -49,6 +48,19 @@ class HostMemory:
             # proc_pid_statm(5): in pages; what is resident and of no file is the process's own
             private_bytes = (resident - of_files) * mmap.PAGESIZE
             self.most_bytes = max(self.most_bytes, private_bytes + self._missing + self._of_workers)
+
+    def look_back(self) -> None:
+        """Look, and see what was the most between looks: what ever was resident, less what is of
+        files now. Before a trace is written, which takes memory, too.
+        """
+        self.look()
+        with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+            with open("/proc/self/status", "rb") as file:
+                rows = dict(line.split(b":", 1) for line in file)
+            most, *of_files = (
+                int(rows[name].split()[0]) << 10 for name in (b"VmHWM", b"RssFile", b"RssShmem")
+            )
+            self.most_bytes = max(self.most_bytes, most - sum(of_files))
 
     def drawn_by(self, workers: Sequence[int], number: int, batch_bytes: int) -> None:
         """Count what the workers of a data loader hold: `number` of them in the job, each as much

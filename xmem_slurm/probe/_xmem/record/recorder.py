@@ -467,6 +467,7 @@ class Recorder(ProbeEngine):
         with self._lock:
             if self._finished:
                 return
+            self._host.look_back()
             if self._history.recording:
                 self._history.take(self._allocator.look(), self._allocator.peaks)
                 self._settings.setdefault(

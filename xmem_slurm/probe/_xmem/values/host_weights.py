@@ -177,6 +177,7 @@ class HostWeights:
         def written(writer: Any, name: str, data: Any, size: int, *args: Any, **kwargs: Any) -> Any:
             if size < LARGE_RECORD or not hasattr(writer, "write_record_metadata"):
                 return write(writer, name, data, size, *args, **kwargs)
+            self._memory().look()
             self._written += size
             if self._written > MOST_WRITTEN:
                 return writer.write_record_metadata(name, size)
