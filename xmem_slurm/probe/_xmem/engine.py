@@ -45,7 +45,7 @@ class ProbeEngine:
         self._budget = TimeLeft(environ)
         self._torch: Any = None  # until it is imported
         self._runtime: CDLL | None = None
-        self._build: tuple[str, str | None] = ("unknown", None)
+        self._build = stand_ins.TorchBuild("unknown", None)
         self._limits = ShareLimits(environ)
         self.says = Says(environ, self._budget.spent)
         self._downloads = Downloads(environ["XMEM_TRACE_DIR"])

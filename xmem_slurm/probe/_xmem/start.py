@@ -22,7 +22,7 @@ def recorder(folder: str, environ: Environ, times: Times) -> Watcher:
     """
     engine = environ.get("XMEM_ENGINE", "auto")
     if engine == "auto":
-        engine = "device" if stand_ins.torch_build(folder)[1] else "profile"
+        engine = "device" if stand_ins.torch_build(folder).cuda else "profile"
     if engine == "profile":
         from _xmem.cpu.profiler import Profiler
 

@@ -118,7 +118,7 @@ class Iteration:
 
 def draw(loader: Any, give: Function, state: Iteration, clock: Clock) -> None:
     """Draw what is left of an iteration without training on it; keep the largest batch."""
-    began, largest = clock.now(), (0, None)
+    began, largest, largest_size = clock.now(), None, 0
     while True:
         if clock.now() - began > (DRAW_MORE if state.may_vary() else DRAW):
             break
@@ -129,11 +129,11 @@ def draw(loader: Any, give: Function, state: Iteration, clock: Clock) -> None:
             break
         state.drawn += 1
         size = state.note(batch, state.given_batches + state.drawn)
-        if size > largest[0]:
-            largest = size, batch
+        if size > largest_size:
+            largest, largest_size = batch, size
     state.drawn = state.drawn or 1
-    if largest[1] is not None and len(state.sizes) > 1:
-        state.largest.append(largest[1])
+    if largest is not None and len(state.sizes) > 1:
+        state.largest.append(largest)
 
 
 def minds_the_end(frame: FrameType) -> bool:

@@ -46,7 +46,7 @@ class Profiler(ProbeEngine):
     table = patches.CPU
 
     def __init__(self, environ: Environ, times: Times) -> None:
-        self._redirect: Any = None
+        self._redirect: Redirect = None  # type: ignore[assignment] # until torch is there
         super().__init__(environ, times)
 
     def _begin(self) -> None:
@@ -74,7 +74,7 @@ class Profiler(ProbeEngine):
         # profiler follow.
         os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
         self._build = stand_ins.torch_build(folder)
-        if self._build[1] is not None:
+        if self._build.cuda is not None:
             try:
                 self._map_stand_ins(folder)
             except Exception as error:

@@ -51,7 +51,7 @@ class Redirect:
     def generator(self, real: Any, _owner: object) -> type:
         """A generator of the GPU's is the CPU's."""
 
-        class GeneratorKind(type(real)):  # type: ignore[misc] # torch's own, which mypy knows not
+        class GeneratorKind(type(real)):  # type: ignore[misc] # torch's, unknown to mypy
             def __instancecheck__(cls, thing: object) -> bool:
                 return isinstance(thing, real)
 

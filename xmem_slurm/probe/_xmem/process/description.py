@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from _xmem.annotations import Environ
+    from _xmem.process.stand_ins import TorchBuild
 
 
 def described(
     environ: Environ,
-    build: tuple[str, str | None],
+    build: TorchBuild,
     settings: str | None,
     rank: int,
     world_size: int,
@@ -38,8 +39,8 @@ def described(
         "world_size": world_size,
         "component": int(environ.get("XMEM_COMPONENT", "0")),
         "nodes": max(map(_count, ("GROUP_WORLD_SIZE", "SLURM_NNODES"))),
-        "torch_version": build[0],
-        "cuda_version": build[1],
+        "torch_version": build.torch,
+        "cuda_version": build.cuda,
         "arch_list": _arch_list(),
         "allocator_settings": settings,
         "gpu": {

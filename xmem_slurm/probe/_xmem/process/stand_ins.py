@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -21,14 +21,19 @@ _CUDA_VERSION = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
 _TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
-def torch_build(folder: str) -> tuple[str, str | None]:
-    """Return (torch version, CUDA version or None) of the torch in `folder`, without importing
-    it.
-    """
+class TorchBuild(NamedTuple):
+    """The versions of torch, and of the CUDA that it was built for: None is none."""
+
+    torch: str
+    cuda: str | None
+
+
+def torch_build(folder: str) -> TorchBuild:
+    """Return the versions of the torch in `folder`, without importing it."""
     with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
         text = file.read()
     version, cuda = _TORCH_VERSION.search(text), _CUDA_VERSION.search(text)
-    return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
+    return TorchBuild(version.group(1) if version else "unknown", cuda.group(1) if cuda else None)
 
 
 def map_stand_ins(folder: str, command: list[str]) -> CDLL:

@@ -394,24 +394,24 @@ class History:
         of_sites = iter(sites[before:])
         over: set[int | None] = set()  # of what torch says here, and not where it was
         for entry in noted:
-            if entry[0] != "alloc":
-                if entry[1] not in over:
+            action, address, size, _ = entry
+            if action != "alloc":
+                if address not in over:
                     entries.append(entry)
                 continue
             site = next(of_sites)
-            over.discard(entry[1])
-            if (
-                entry[1] in awaited
-            ):  # the script got it from a skipped call, in whose place it was allocated
-                awaited.discard(entry[1])
+            over.discard(address)
+            if address in awaited:
+                # the script got it from a skipped call, in whose place it was allocated
+                awaited.discard(address)
                 number += 1
                 continue
-            skipped = journal.next(entry[1], entry[2]) if journal is not None else None
+            skipped = journal.next(address, size) if journal is not None else None
             if skipped is None:
                 new_entries, new_sites = [entry], [site]
             else:
                 new_entries, new_sites = skipped.noted()
-                over |= {entry[1], skipped.gradient}
+                over |= {address, skipped.gradient}
                 awaited.update(skipped.got.values())
             entries += new_entries
             numbers += [number] * len(new_sites)

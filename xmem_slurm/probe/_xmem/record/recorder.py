@@ -117,8 +117,10 @@ class Recorder(ProbeEngine):
         """
         try:
             self._build = stand_ins.torch_build(folder)
-            if self._build[1] is None:
-                raise RuntimeError("torch %s in %s is not a CUDA build" % (self._build[0], folder))
+            if self._build.cuda is None:
+                raise RuntimeError(
+                    "torch %s in %s is not a CUDA build" % (self._build.torch, folder)
+                )
             self._map_stand_ins(folder)
         except Exception as error:
             self.give_up(str(error))

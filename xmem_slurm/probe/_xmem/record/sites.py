@@ -58,6 +58,13 @@ class FoundSite(NamedTuple):
     module: str
 
 
+class _NamedModule(NamedTuple):
+    """A module, and its name within the outermost one that was called."""
+
+    reference: Callable[[], Module | None]
+    name: str
+
+
 class Sites:
     """The sites of one process, and which allocation came from which."""
 
@@ -75,8 +82,8 @@ class Sites:
         self._numbers: dict[Any, int] = {}  # what a site is known by: its number
         # id of a code: the code, kept so that nothing else has that id
         self._library, self._script = {}, {}
-        # id of a module: (reference to it, its name)
-        self._modules: dict[int, tuple[Callable[[], Module | None], str]] = {}
+        # by the id of a module
+        self._modules: dict[int, _NamedModule] = {}
         self._noted = 0
         # of torch's frames: whether a file is the script's, or that of a package that it uses
         self._files: dict[str, bool] = {}
@@ -268,8 +275,10 @@ class Sites:
         its class.
         """
         entry = self._modules.get(id(module))
-        if entry is None or entry[0]() is not module:
-            entry = self._modules[id(module)] = (weakref.ref(module), type(module).__name__)
+        if entry is None or entry.reference() is not module:
+            entry = self._modules[id(module)] = _NamedModule(
+                weakref.ref(module), type(module).__name__
+            )
             outermost = module
             while frame is not None:
                 if frame.f_code is self._call:
@@ -278,12 +287,11 @@ class Sites:
             with contextlib.suppress(Exception):  # a module that is half built
                 for path, inner in outermost.named_modules():
                     kept = [part for part in path.split(".") if part not in _WRAPPERS]
-                    self._modules[id(inner)] = (
-                        weakref.ref(inner),
-                        ".".join(kept) or type(inner).__name__,
+                    self._modules[id(inner)] = _NamedModule(
+                        weakref.ref(inner), ".".join(kept) or type(inner).__name__
                     )
             entry = self._modules[id(module)]
-        return entry[1]
+        return entry.name
 
     def _is_the_scripts(self, frame: FrameType) -> bool:
         """Whether a code that was not met before is the script's, or that of a package that it

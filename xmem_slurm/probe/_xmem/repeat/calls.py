@@ -100,7 +100,7 @@ class State:
         self.recomputed: Sequence[tuple[Reference, str]] = ()
         self.settings: int | None = None
         self.sharding: Sharding | None = None
-        self.surroundings: Any = None
+        self.surroundings: CallSurroundings = None  # type: ignore[assignment] # until it was looked at
         # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.reads: tuple[set[int], dict[int, Reference]] | None = None
         self.last: int | None = None  # the number of the one that was skipped last
@@ -119,17 +119,16 @@ class Calls:
     comes again (`again`), or one without gradients (`measures`); `values` has those that are known.
     """
 
-    _kinds: Any
-    _tree: Any
-    _node: Any
-    _derivatives: Any
-    _one_use: Any
-
     def __init__(
         self, torch: ModuleType, journal: Journal, process: CallsWatcher, values: HasValues
     ) -> None:
         self._torch, self.journal, self._process, self._values = torch, journal, process, values
-        self._kinds = self._tree = self._node = self._derivatives = self._one_use = None
+        # until CUDA is in use
+        self._kinds: Kinds = None  # type: ignore[assignment]
+        self._tree: ModuleType = None  # type: ignore[assignment]
+        self._node: Any = None
+        self._derivatives: Any = None
+        self._one_use = 0
         self._states: weakref.WeakKeyDictionary[Module, State] = weakref.WeakKeyDictionary()
         self._thread: int | None = None
         self._depth = 0  # how many calls there are within each other

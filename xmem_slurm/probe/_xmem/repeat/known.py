@@ -4,7 +4,7 @@ recorded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from _xmem.repeat.events import Events, LeftBlock, alike, taken_bytes
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from _xmem.repeat.forms import Form
     from _xmem.repeat.layout import StorageLayout
-    from _xmem.repeat.recorded import RecordedCall
+    from _xmem.repeat.recorded import BackwardKind, RecordedCall
 
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
@@ -51,7 +51,7 @@ class BackwardPass(NamedTuple):
     `held` are the blocks of the call that are allocated when it begins.
     """
 
-    kind: Any
+    kind: BackwardKind
     held: tuple[LeftBlock, ...]
     events: Events
     gradients: StorageLayout
@@ -70,13 +70,13 @@ class Known:
 
     def __init__(self) -> None:
         self._times = 0
-        self.forward: Any = None
-        self.gave: Any = None
+        self.forward: Events = None  # type: ignore[assignment] # until one was learned
+        self.gave: Gave = None  # type: ignore[assignment]
         self.held: Sequence[int] = ()
         """Which of its arguments the graph holds, by their places among all."""
         self.casts: Sequence[LeftBlock] = ()
         """Blocks left in autocast's cache."""
-        self._backward: dict[Any, BackwardPass] = {}
+        self._backward: dict[BackwardKind, BackwardPass] = {}
         self._met: list[tuple[Events, Gave, list[LeftBlock]]] = []
         self._tried = self._spared = self._missed = 0
         self.round: int | None = None
@@ -156,7 +156,7 @@ class Known:
         self._times = self._tried = 0
         return self._missed > 1
 
-    def backward(self, kind: Any) -> BackwardPass | None:
+    def backward(self, kind: BackwardKind) -> BackwardPass | None:
         """Return the backward pass of this kind; None: none was seen."""
         return self._backward.get(kind)
 

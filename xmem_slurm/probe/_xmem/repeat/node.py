@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from _xmem.annotations import Tensor
-    from _xmem.repeat.calls import Calls
+    from _xmem.repeat.calls import Calls, State
     from _xmem.repeat.known import Known
 
 
@@ -31,7 +31,7 @@ class SkippedGraph(NamedTuple):
     Of what needs a gradient, `inputs` are no parameters. `state` is that of the module.
     """
 
-    state: Any
+    state: State
     behavior: Known
     held: Held
     tensors: Sequence[Any]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from _xmem.annotations import Dtype, Function, Optimizer, ServedNote
     from _xmem.repeat.calls import Calls
+    from _xmem.repeat.events import Events
 
 _RATES = {
     "params",
@@ -50,9 +51,9 @@ class StepKind:
     """Steps of one kind; `gave` is the layout of what the script gets of one."""
 
     def __init__(self) -> None:
-        self.times: int = 0
-        self.events: Any = None
-        self.gave: StorageLayout = StorageLayout([])
+        self.times = 0
+        self.events: Events = None  # type: ignore[assignment] # until one was read
+        self.gave = StorageLayout([])
 
 
 class StepsOfOne:

@@ -26,14 +26,25 @@ if TYPE_CHECKING:
 
     from _xmem.annotations import Reference, ServedNote, Tensor
     from _xmem.repeat.calls import State
-    from _xmem.repeat.events import LeftBlock
-    from _xmem.repeat.known import Known
+    from _xmem.repeat.events import Events, LeftBlock
+    from _xmem.repeat.known import Gave, Known
 
 BOUNDARIES = 3
 """A call whose graph still stands so many boundaries later is not waited for."""
 _LEAF = 1 << 62
 """Nodes that accumulate gradients have the highest number there is
 (torch/csrc/autograd/function.h): they follow the node that made the gradient."""
+
+
+class BackwardKind(NamedTuple):
+    """When two backward passes are of one kind: where all of this is the same (`BackwardCall`)."""
+
+    keep_graph: bool
+    accumulate: bool
+    names_inputs: bool
+    without: tuple[bool, ...]
+    around: Any
+    have_gradient: tuple[bool, ...]
 
 
 class BackwardCall(NamedTuple):
@@ -48,14 +59,14 @@ class BackwardCall(NamedTuple):
 
     def kind(
         self, without: Iterable[bool], around: Any, have_gradient: Iterable[bool]
-    ) -> tuple[Any, ...]:
+    ) -> BackwardKind:
         """Return its kind.
 
         `without`: which parameters have no gradient before it; `around`: what its own code reads
         (`surroundings`); `have_gradient`: for which of what the call gave there is a gradient, as
         where a loss is of one of two heads.
         """
-        return (
+        return BackwardKind(
             self.keep_graph,
             self.accumulate,
             bool(self.inputs),
@@ -90,7 +101,7 @@ class RecordedCall:
         self._is_check = behavior.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
-        self.gave: Any = None
+        self.gave: Gave = None  # type: ignore[assignment] # until it was described
         self.outs: Sequence[tuple[int, int]] = ()
         """Where in the graph the differentiable tensors are that it gave: (number of a node, place
         among its own)."""
@@ -98,11 +109,11 @@ class RecordedCall:
         """Which of its arguments the graph holds, by their places among all."""
         self.gone: bool | None = False
         """Whether its graph is gone; None where it is no example."""
-        self.forward: Any = None
+        self.forward: Events = None  # type: ignore[assignment] # until it was read
         self.back: BackwardPass | None = None
         self._back: Region | None = None
-        self._kind: Any = None
-        self.gradients: Any = None
+        self._kind: BackwardKind = None  # type: ignore[assignment] # until it went back
+        self.gradients: StorageLayout = None  # type: ignore[assignment]
         # the address of the one that its backward pass begins with
         self._gradient: int | None = None
         self.casts: tuple[LeftBlock, ...] = ()
@@ -208,7 +219,9 @@ class RecordedCall:
         """Whether something of the call is left after a backward pass that keeps no graph: the
         script has it, maybe.
         """
-        return self.back is not None and not self._kind[0] and bool(self.back.events.remaining)
+        return (
+            self.back is not None and not self._kind.keep_graph and bool(self.back.events.remaining)
+        )
 
     def _follow(self, notes: list[ServedNote], first: int, end: int) -> None:
         """Take what is given back of its blocks up to position `end`, where its graph still

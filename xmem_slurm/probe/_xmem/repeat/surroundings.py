@@ -554,11 +554,11 @@ def _reached(classes: Iterable[type], own_functions: Sequence[types.FunctionType
             met.add(function)
             spaces.add(function)
             called.update({(id(of), name): (of, name) for of, name in _of_libraries(function)})
-            begin = _names(function.__code__)[2]
+            begin = _names(function.__code__).begin
             found_by_name = {
                 name for space in spaces.all for name in space if begin and name.startswith(begin)
             }
-            new_names = (_names(function.__code__)[1] | found_by_name) - names
+            new_names = (_names(function.__code__).of_attributes | found_by_name) - names
             names |= new_names
             places = [*_variables(function)]
         places += [
@@ -752,11 +752,18 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
+class CodeNames(NamedTuple):
+    """The names that a code loads."""
+
+    of_globals: frozenset[str]
+    of_attributes: frozenset[str]
+    begin: tuple[str, ...]
+    """What more of them begin with."""
+
+
 @_remembered
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], tuple[str, ...]]:
-    """Return the names that a code, and the codes within it, load: of globals, of attributes; what
-    more begin with.
-    """
+def _names(code: types.CodeType) -> CodeNames:
+    """Return the names that a code, and the codes within it, load."""
     loads = list(dis.get_instructions(code))
     names = [
         {load.argval for load in loads if load.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)
@@ -773,7 +780,7 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], tuple[
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             names = [mine | set(theirs) for mine, theirs in zip(names, _names(inner))]  # noqa: B905 - since Python 3.10
-    return frozenset(names[0]), frozenset(names[1]), tuple(sorted(names[2]))
+    return CodeNames(frozenset(names[0]), frozenset(names[1]), tuple(sorted(names[2])))
 
 
 @_remembered
