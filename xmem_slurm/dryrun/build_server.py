@@ -10,11 +10,13 @@ our own making is compiled (`device.builder`). No file of the torch is ever load
 """
 
 import json
+import mmap
 import os
 import resource
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,17 +38,48 @@ PATIENCE_SECONDS = 5.0
 READ_SECONDS = 60
 """For one torch on a slow file system; usual are 0.3, CPU time that is."""
 READ_BYTES = 2 * GIB
+BUILD_SECONDS = 600.0
+"""A build takes some 15 seconds of CPU time: this is for a busy machine, and for a compiler on a
+file system that does not answer any more."""
 _QUESTION_BYTES = 1 << 14
 _ANSWER_BYTES = 1 << 22
 """What torch needs has 40,000."""
 _NEEDS = TypeAdapter(needs.Needs)
 
 
+class Building:
+    """Whether stand-ins are just being built: a byte that the server has in common with who started
+    it.
+    """
+
+    def __init__(self) -> None:
+        self._byte = mmap.mmap(-1, 1)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Meanwhile they are."""
+        self._byte[0] = 1
+        try:
+            yield
+        finally:
+            self._byte[0] = 0
+
+    def waited_for(self) -> bool:
+        """Wait until they are built, if they are being; return whether that was worth it."""
+        until = time.monotonic() + BUILD_SECONDS
+        if not self._byte[0]:
+            return False
+        while self._byte[0] and time.monotonic() < until:
+            time.sleep(0.1)
+        return not self._byte[0]
+
+
 @contextmanager
-def serving(folder: Path) -> Iterator[None]:
+def serving(folder: Path) -> Iterator[Building]:
     """Answer whoever connects to the socket in `folder`, meanwhile. It forks, so it wants a process
     with one thread.
     """
+    building = Building()
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX) as listening:
         try:
@@ -56,9 +89,9 @@ def serving(folder: Path) -> Iterator[None]:
         finally:
             os.close(place)
         listening.listen(64)
-        server = _fork(lambda: _serve(listening))
+        server = _fork(lambda: _serve(listening, building))
     try:
-        yield
+        yield building
     finally:
         with suppress(
             ProcessLookupError
@@ -89,7 +122,7 @@ def _fork(body: Callable[[], object]) -> int:
     return child
 
 
-def _serve(listening: socket.socket) -> NoReturn:
+def _serve(listening: socket.socket, building: Building) -> NoReturn:
     """Be the server: answer one asker at a time, with nothing open but the socket, until killed."""
     os.setsid()
     os.nice(10)
@@ -107,10 +140,12 @@ def _serve(listening: socket.socket) -> NoReturn:
             suppress(OSError, ValueError, RecursionError),
         ):  # who asked has gone, or talks nonsense
             connection.settimeout(PATIENCE_SECONDS)
-            connection.sendall(json.dumps(_answer(connection, answers)).encode())
+            connection.sendall(json.dumps(_answer(connection, answers, building)).encode())
 
 
-def _answer(connection: socket.socket, answers: dict[tuple[str, ...], list[str]]) -> list[str]:
+def _answer(
+    connection: socket.socket, answers: dict[tuple[str, ...], list[str]], building: Building
+) -> list[str]:
     """Return [folder, ""], or ["", why not]; the same where the same is asked again."""
     with connection.makefile("rb") as file:
         torch, cudnn = map(str, json.loads(file.readline(_QUESTION_BYTES)))
@@ -127,7 +162,8 @@ def _answer(connection: socket.socket, answers: dict[tuple[str, ...], list[str]]
                 _opened(f"/proc/{asker}/ns/user") as user,
             ):
                 wanted = _read_there((root, user), Path(torch), Path(cudnn) if cudnn else None)
-            answers[question] = [str(builder.make(wanted)), ""]
+            with building.noted():
+                answers[question] = [str(builder.make(wanted)), ""]
         except XmemError as error:
             answers[question] = ["", str(error)]
     return answers[question]
