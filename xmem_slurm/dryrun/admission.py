@@ -71,7 +71,7 @@ def turn(rules: LineRules, seconds: float | None, tell: Tell) -> Iterator[None]:
     """Wait for a dry run's turn, and hold its place; `tell` gets one line if that takes a while.
 
     `seconds` are how long it may take, None as long as the site has it. What runs elsewhere has no
-    place in the line of this machine.
+    place in the queue of this machine.
 
     Raises:
         Busy: its turn has not come, or could not.
@@ -170,7 +170,7 @@ class _Row:
             listener.close()
             if error.errno == errno.EADDRINUSE:
                 return None
-            raise Busy(f"there can be no line of dry runs: {error.strerror}") from error
+            raise Busy(f"there can be no queue of dry runs: {error.strerror}") from error
         return listener
 
     def wait_for(self, places: Iterable[int], seconds: float) -> str:
@@ -220,7 +220,7 @@ class _Line:
             if held is not None:
                 self.place, self.held = place, held
                 return self
-        raise Busy(f"there is no end to the line of dry runs {self.owner_words}")
+        raise Busy(f"there is no end to the queue of dry runs {self.owner_words}")
 
     def __exit__(self, *_: object) -> None:
         self.held.close()

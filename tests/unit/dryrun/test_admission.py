@@ -182,7 +182,7 @@ def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unl
         with contextlib.suppress(Busy), admission.alone("key", 30, lambda _: None, lambda: None):
             held.set()
             time.sleep(0.3)
-            raise Busy("place 7 in the line")
+            raise Busy("place 7 in the queue")
 
     def behind(seconds: float) -> None:
         try:
@@ -224,7 +224,7 @@ def test_whoever_stands_behind_too_many_goes_at_once(
     holder(rules)
     behind = [admission._Line("machine", 1, "on this machine").__enter__() for _ in range(20)]
     began = time.monotonic()
-    with pytest.raises(Busy, match="place 21 in the line"), admission.turn(rules, 10, told.append):
+    with pytest.raises(Busy, match="place 21 in the queue"), admission.turn(rules, 10, told.append):
         pass
     assert time.monotonic() - began < 5
     assert told == []
