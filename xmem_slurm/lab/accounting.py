@@ -1,11 +1,15 @@
 """MariaDB and slurmdbd for a lab that keeps accounts: what `sacct` and `sreport` need."""
 
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xmem_slurm.errors import LabError
 from xmem_slurm.lab.settings import Surroundings
+
+WRITES_SECONDS = 60.0
+"""How long slurmdbd may take until it can write, once it answers."""
 
 
 def create_database(programs: Mapping[str, str], around: Surroundings) -> None:
@@ -65,11 +69,31 @@ def grant(programs: Mapping[str, str], around: Surroundings) -> None:
 
 
 def add_cluster(programs: Mapping[str, str], folder: Path, name: str) -> None:
-    """Tell slurmdbd of the cluster, so that slurmctld finds itself known and its TRES defined."""
-    _run([programs["sacctmgr"], "--immediate", "add", "cluster", name], folder)
+    """Tell slurmdbd of the cluster, so that slurmctld finds itself known and its TRES defined.
+
+    On a busy machine slurmdbd answers before it can write ("Unspecified error"): it is asked again.
+    """
+    sacctmgr = programs["sacctmgr"]
+    until = time.monotonic() + WRITES_SECONDS
+    while True:
+        try:
+            _run([sacctmgr, "--immediate", "add", "cluster", name], folder)
+        except LabError:
+            known = _run([sacctmgr, "-nP", "show", "cluster", "format=cluster"], folder)
+            if name not in known.split():  # else it was added all the same
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+                continue
+        return
 
 
-def _run(command: Sequence[str], folder: Path, stdin: str = "") -> None:
+def _run(command: Sequence[str], folder: Path, stdin: str = "") -> str:
+    """Return what it says on stdout.
+
+    Raises:
+        LabError: it failed.
+    """
     environment = {
         "SLURM_CONF": str(folder / "slurm.conf"),
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -88,3 +112,4 @@ def _run(command: Sequence[str], folder: Path, stdin: str = "") -> None:
             completed.stderr.strip() or completed.stdout.strip() or "it said nothing"
         ).splitlines()[-1]
         raise LabError(f"{Path(command[0]).name} failed: {last_line}")
+    return completed.stdout
