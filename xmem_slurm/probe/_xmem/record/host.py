@@ -34,7 +34,6 @@ class HostMemory:
     def leaves_out(self, begin: int, size: int, in_file: bool = False) -> None:
         """Of memory of so many bytes from there on the job has all, as long as it is mapped."""
         self._left_out[begin] = size, in_file
-        self._mapped = 0
 
     def look(self) -> None:
         """See whether it is more than before; where the script has most of it: as weights leave,
