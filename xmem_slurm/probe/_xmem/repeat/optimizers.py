@@ -44,7 +44,8 @@ _RATES = {
 
 FIRST = 8
 """So many steps of an optimizer are made, whatever is known: what it does first it may not go on
-with."""
+with. RAdam without foreach rectifies from the sixth on, with its own betas, from the eighth with
+0.75 (rho_t > 5, torch/optim/radam.py, 2.4 to 2.15)."""
 _NOT_SKIPPED = ("torch.optim.lbfgs", "torch.optim.asgd")
 
 
