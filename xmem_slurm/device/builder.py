@@ -98,12 +98,6 @@ def making(folder: Path) -> Path:
     return folder / "making"
 
 
-def has_unfinished(cache: Path | None = None) -> bool:
-    """Whether a build is being made, or was given up."""
-    folder = cache if cache is not None else cache_folder()
-    return any(making(folder).glob("*/"))
-
-
 def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
     """The finished builds in the cache, by torch version."""
     folder = cache if cache is not None else cache_folder()

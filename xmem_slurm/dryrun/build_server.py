@@ -64,14 +64,17 @@ class Building:
         finally:
             self._byte[0] = 0
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether they are now."""
+        return bool(self._byte[0])
+
     def waited_for(self) -> bool:
-        """Wait until they are built, if they are being; return whether that was worth it."""
+        """Wait until they are built; return whether they are, in `BUILD_SECONDS`."""
         until = time.monotonic() + BUILD_SECONDS
-        if not self._byte[0]:
-            return False
-        while self._byte[0] and time.monotonic() < until:
+        while self.goes_on and time.monotonic() < until:
             time.sleep(0.1)
-        return not self._byte[0]
+        return not self.goes_on
 
 
 @contextmanager

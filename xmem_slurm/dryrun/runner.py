@@ -133,7 +133,10 @@ def _run(order: DryRunOrder) -> DryRunResult:
             )
             outcome = run()
             # On a busy machine all of its time may go while its stand-ins are compiled.
-            if outcome.stopped == "time" and building.waited_for():
+            if outcome.stopped == "time" and building.goes_on:
+                if not building.waited_for():
+                    no_fact = NoEstimate(_NOT_BUILT, busy=True)
+                    return DryRunResult(no_fact, Spent(outcome.spent_seconds), outcome)
                 shutil.rmtree(traces)
                 traces.mkdir()
                 outcome = run()
@@ -365,23 +368,11 @@ def _write_program(path: Path, text: bytes) -> Path:
 
 
 _NOT_BUILT = (
-    "the dry run was stopped at its time limit while the stand-in CUDA libraries were compiled, "
-    "once for this torch, on a busy machine; `xmem-slurm device build FOLDER` compiles them "
-    "without a limit, where FOLDER is that of the torch package (site-packages/torch)"
+    "the stand-in CUDA libraries, which are compiled once for a torch, were not done in "
+    f"{build_server.BUILD_SECONDS / 60:.0f} minutes on this busy machine; `xmem-slurm device build "
+    "FOLDER` compiles them without a limit, where FOLDER is that of the torch package "
+    "(site-packages/torch)"
 )
-
-
-def _too_late(outcome: sandbox.Outcome, traces_read: Sequence[trace.Trace]) -> str:
-    """Say which limit stopped a dry run that used no GPU memory, and what gives it more."""
-    stopped = (
-        f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used"
-    )
-    if outcome.stopped != "time":
-        return stopped
-    is_imported = any(trace_read.state != "importing" for trace_read in traces_read)
-    if not is_imported and builder.has_unfinished():
-        return _NOT_BUILT
-    return f"{stopped}; --xmem-budget SECONDS gives it more"
 
 
 def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
@@ -392,7 +383,11 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
     if note is not None:
         return note
     if outcome.stopped is not None:
-        return _too_late(outcome, traces_read)
+        advice = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
+        return (
+            f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was "
+            f"used{advice}"
+        )
     if any(trace_read.state == "importing" for trace_read in traces_read):
         return "a process died while it imported torch" + _last_words(outcome)
     unreached = not traces_read and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)

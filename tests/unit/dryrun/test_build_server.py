@@ -24,7 +24,7 @@ GPU = load_catalogue()["l4"]
 
 def test_what_another_process_builds_is_waited_for() -> None:
     building = Building()
-    assert not building.waited_for()
+    assert not building.goes_on
     beginning, begun = os.pipe()
     ending, end = os.pipe()
     child = os.fork()
@@ -35,30 +35,33 @@ def test_what_another_process_builds_is_waited_for() -> None:
         os._exit(0)
     os.read(beginning, 1)
     threading.Timer(0.2, os.write, (end, b"x")).start()
+    assert building.goes_on
     assert building.waited_for()
     os.waitpid(child, 0)
-    assert not building.waited_for()
+    assert not building.goes_on
 
 
-@pytest.mark.parametrize(("is_built", "runs"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(
+    ("goes_on", "is_built", "runs"), [(True, True, 2), (True, False, 1), (False, True, 1)]
+)
 def test_a_dry_run_that_was_stopped_meanwhile_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_built: bool, runs: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool, is_built: bool, runs: int
 ) -> None:
-    class Built(Building):
-        def waited_for(self) -> bool:
-            return is_built
+    building = Building()
+    monkeypatch.setattr(Building, "goes_on", goes_on)
+    monkeypatch.setattr(Building, "waited_for", lambda _self: is_built)
 
     @contextmanager
     def serving(_folder: Path) -> Iterator[Building]:
-        yield Built()
+        yield building
 
     begun: list[list[Path]] = []
 
     def run(_command: object, *, results: Path, **_others: Any) -> sandbox.Outcome:
         begun.append(list(results.iterdir()))
         if len(begun) == 1:
-            (results / "left.json.gz").write_bytes(b"half a trace")
-            return sandbox.Outcome(None, "time", 60.0, 0, b"")
+            (results / "left").write_bytes(b"of the first")
+            return sandbox.Outcome(None, "time", 60.0, 0, b"", spent_seconds=60.0)
         (results / "1.json.gz").write_bytes(GPT2_FILE.read_bytes())
         return sandbox.Outcome(0, None, 9.0, 0, b"")
 
@@ -67,8 +70,9 @@ def test_a_dry_run_that_was_stopped_meanwhile_is_made_again(
     job = Job(b"#!/bin/sh\n", [], tmp_path, {"PATH": os.environ["PATH"]})
     result = runner.run(DryRunOrder.of(job, GPU, Budget()))
     assert begun == [[]] * runs
-    if is_built:
+    if runs == 2:
         assert len(result.traces) == 1
-    else:
-        with pytest.raises(NoEstimate):
-            assert result.traces
+        return
+    with pytest.raises(NoEstimate, match="10 minutes" if goes_on else "--xmem-budget") as caught:
+        assert result.traces
+    assert caught.value.busy is goes_on
