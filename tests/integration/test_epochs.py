@@ -58,10 +58,13 @@ EVALUATE = """
 """
 
 
-def dry_run(tmp_path: Path, python: Path, script: str, *, brief: bool = False) -> Trace:
+def dry_run(
+    tmp_path: Path, python: Path, script: str, *, brief: bool = False, end_seen: bool = False
+) -> Trace:
     (tmp_path / "train.py").write_text(script)
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
-    order = replace(DryRunOrder.of(job, GPU, Budget(seconds=40)), brief=brief)
+    order = DryRunOrder.of(job, GPU, Budget(seconds=40))
+    order = replace(order, brief=brief, end_seen=end_seen)
     (trace,) = [t for t in runner.run(order).traces if t.allocations]
     return trace
 
@@ -203,6 +206,16 @@ def test_whole_epochs_stand_for_the_rest_unless_something_new_comes_in_it(
         doubt.code for doubt in trace.doubts if doubt.code in {"not-reached", "epochs-alike"}
     ] == [code]
     assert (trace.recorded["requested_bytes"] > 100_000 * 4 * (256 + 1024)) is bool(late)
+
+
+def test_where_another_run_has_seen_the_end_one_epoch_like_the_last_stands_for_the_rest(
+    tmp_path: Path, warm_python: Path
+) -> None:
+    """Of 40 epochs of 100 steps two are whole, and the others have three batches each."""
+    script = TRAIN.format(loader="", accumulate=1, after=EVALUATE).replace("1_000_000", "40")
+    trace = dry_run(tmp_path, warm_python, f"samples = 3_200\n{script}", end_seen=True)
+    assert trace.came_to_its_end
+    assert trace.steps < 500
 
 
 COUNTED = """

@@ -64,6 +64,11 @@ USUAL_PATIENCE = 101
 more. By default transformers waits for one (EarlyStoppingCallback), Lightning for 3
 (EarlyStopping), YOLO for 100 (`patience` in ultralytics/cfg/default.yaml, 8.3): the longest known,
 after a first one."""
+EPOCHS_AGAIN = 3
+"""So many whole epochs are made once all have been seen: one that begins, one in which the first
+better score comes, and one without anything new..."""
+LEAST_PART = 0.5
+"""...but what is before the first epoch, and after each, is made again, too."""
 _ONE_COURSE = (
     "its losses and scores were taken to get no better, and it was not run to an end with others: "
     "if it ends early by"
@@ -247,7 +252,9 @@ def _by_turns_too(
     turns = _turns(traces)
     if turns < least_turns or order.brief or order.change:
         return traces
-    again = yield from _if_room(replace(order, numbers="turns"), budget)
+    whole = all(trace.came_to_its_end for trace in traces if trace.allocations)
+    other = replace(order, numbers="turns", end_seen=whole)
+    again = yield from _if_room(other, budget, _part_run_again(traces))
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
     met = _met_both_ways(again)
@@ -267,11 +274,22 @@ def _met_both_ways(traces: Sequence[Trace]) -> set[str]:
     }
 
 
-def _if_room(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
-    """Want another run if as much is left as was spent; return no traces if it is not, or it has
-    none.
+def _part_run_again(traces: Sequence[Trace]) -> float:
+    """Return the share of what a run took that another takes which is cut short once its epochs are
+    alike.
     """
-    if budget.left.has_room_for(budget.spent):
+    epochs = [trace.seen.epochs for trace in traces if trace.seen is not None]
+    whole = max((made for made, _ in filter(None, epochs)), default=0)
+    return max(LEAST_PART, min(1.0, EPOCHS_AGAIN / whole)) if whole else 1.0
+
+
+def _if_room(
+    order: DryRunOrder, budget: SharedBudget, part: float = 1.0
+) -> Orders[Sequence[Trace]]:
+    """Want another run if as much is left as this part of what was spent; return no traces if it is
+    not, or it has none.
+    """
+    if budget.left.has_room_for(budget.spent.part(part)):
         with suppress(NoEstimate):
             return (yield from budget.run(order))
     return ()

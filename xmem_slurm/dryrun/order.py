@@ -12,6 +12,7 @@ are written here and nowhere else:
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
     XMEM_NUMBERS    "turns": losses and scores, which are not known, are by turns better and worse,
                     and not zero
+    XMEM_END_SEEN   "1": another run of the job has come to the script's own end (course/epochs)
     XMEM_CLOCK      "leaps": times that the script waits for come (process/times)
     XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or
                     "frames" (record/sites)
@@ -46,6 +47,7 @@ _FOR_THE_PROBE = tuple(
         "RUN_RANKS",
         "SHAPES",
         "NUMBERS",
+        "END_SEEN",
         "CLOCK",
         "SITES",
         "ADVICE",
@@ -96,6 +98,8 @@ class DryRunOrder:
     """Which tasks of an array are wanted; none: its ends."""
     shapes: Shapes = "most"
     numbers: Numbers = "zeros"
+    end_seen: bool = False
+    """Whether another run of the job, with other numbers, has come to the script's own end."""
     clock: Clock = "real"
     origins: Origins = "none"
     assertions: bool = True
@@ -135,6 +139,7 @@ class DryRunOrder:
             "XMEM_RUN_RANKS": str(self.run_ranks) if self.run_ranks is not None else None,
             "XMEM_SHAPES": self.shapes,
             "XMEM_NUMBERS": self.numbers if self.numbers != "zeros" else None,
+            "XMEM_END_SEEN": "1" if self.end_seen else None,
             "XMEM_CLOCK": self.clock if self.clock != "real" else None,
             "XMEM_SITES": self.origins if self.origins != "none" else None,
             "XMEM_ADVICE": self.change,

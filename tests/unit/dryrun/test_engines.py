@@ -246,6 +246,22 @@ def test_where_there_is_no_time_for_the_other_course_that_is_said(
     assert any("no better" in noted.detail for noted in found.doubts) == said
 
 
+@pytest.mark.parametrize(("epochs", "runs_again"), [(1, False), (4, False), (5, True), (40, True)])
+def test_the_other_course_needs_room_for_some_of_many_epochs(
+    epochs: int, runs_again: bool, run: Run
+) -> None:
+    """35 of 60 seconds are spent: three of five epochs have room in what is left, of four not."""
+    first = reading(GPT2, 3)
+    assert first.seen is not None
+    seen = dataclasses.replace(first.seen, epochs=(epochs, epochs))
+    first = dataclasses.replace(first, seen=seen)
+    runs = Runs(first, reading(GPT2, 3), cost=35.0)
+    (found,) = run(runs)
+    assert runs.numbers == ["zeros", *["turns"] * runs_again]
+    assert found.came_to_its_end
+    assert any("no better" in noted.detail for noted in found.doubts) != runs_again
+
+
 def test_a_condition_that_went_both_ways_in_two_runs_is_no_doubt(run: Run) -> None:
     conditions = [f"a condition that is not known, false here (train.py:{line})" for line in (3, 4)]
     said = [Noted(Doubt.ASSUMED_VALUES, each) for each in conditions]

@@ -147,6 +147,18 @@ def test_whole_epochs_stand_for_those_cut_short_if_nothing_is_new(
     assert (epochs.whole, epochs.cut) == (len(whole), len(short))
 
 
+def test_where_every_step_was_seen_before_one_epoch_alike_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    epochs = importlib.import_module("_xmem.course.epochs").Epochs(end_seen=True)
+    for expected in (False, True):
+        for step in range(3):
+            epochs.stepped(expected or bool(step), 1000)
+        epochs.ended("training", trains=True, cut=False)
+        assert epochs.are_alike() is expected
+
+
 def test_a_loop_that_is_cut_short_and_was_never_seen_whole_takes_the_trust_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

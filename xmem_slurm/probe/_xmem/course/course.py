@@ -15,9 +15,9 @@ A script that was cut has not come to its end: what the rest of it needs is a do
 epochs that were seen whole stand for it (`epochs`, Note [Epochs alike]).
 
 A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon
-as it repeats itself. One of the other course (XMEM_NUMBERS=turns, `dryrun/engines`) is of a job
-that has come to its end, and is of use if it does so, too: nothing is cut short before the last of
-its budget.
+as it repeats itself. Where a run of the job has come to its end (XMEM_END_SEEN, `dryrun/engines`),
+another with other losses is of use if it does so, too: its loops are cut short once its epochs are
+alike, and else not before the last of its budget.
 
 Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`)
 begins a loop over that was cut short, and is none the nearer to its end. After `AGAIN` such loops
@@ -50,9 +50,11 @@ if TYPE_CHECKING:
 
     from _xmem.annotations import CourseWatcher, Environ, Function, LoopKind, Module, Note
 
-SHARE, SHARE_ALIKE, SHARE_AGAIN = 0.75, 0.5, 0.98
+SHARE, SHARE_ALIKE = 0.75, 0.5
 """Of its budget that a run spends on the script as it is: the less where epochs are alike, as then
-the rest of the budget may see the script's end; the most where a run of the job has seen that."""
+the rest of the budget may see the script's end."""
+SHARE_AGAIN, SHARE_ALIKE_AGAIN = 0.98, 0.0
+"""The same where a run of the job has seen that."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -92,13 +94,16 @@ class Course:
 
     def __init__(self, recorder: CourseWatcher, environ: Environ) -> None:
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
-        self._share = SHARE_AGAIN if environ.get("XMEM_NUMBERS") == "turns" else SHARE
+        end_seen = environ.get("XMEM_END_SEEN") == "1"
+        self._share, self._share_alike = (
+            (SHARE_AGAIN, SHARE_ALIKE_AGAIN) if end_seen else (SHARE, SHARE_ALIKE)
+        )
         self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self.clock = Clock(TimeLeft(environ))
         self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
-        self._epochs = Epochs()
+        self._epochs = Epochs(end_seen=end_seen)
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
         self._begun_again = 0  # loops that were cut short, by who was told of their end
@@ -455,7 +460,7 @@ class Course:
             self._began = moment
         if self._cut_since is not None:
             return moment - self._cut_since > CUT and not self._goes_on()
-        whole = min(self._share, SHARE_ALIKE if self._epochs.are_alike() else 1.0)
+        whole = self._share_alike if self._epochs.are_alike() else self._share
         # Without a sandbox `share` is of a time on the wall that is far behind, and the clock
         # counts alone.
         if not self._brief and share < whole and moment - self._started < whole * self._seconds:

@@ -11,6 +11,11 @@ the tenth, pictures that grow. So the rest is run, too, with its loops over data
 script's own end. It earns no trust of its own, but anything new in it takes away that of the whole
 epochs, and so does a loop that is cut short where none of its kind was seen whole. What is left out
 of sight is what hangs on a number of steps that neither of them came to.
+
+Where another run of the job has made every step, to the script's end, but with losses and scores
+that were taken for the same all the time (`dryrun/engines`), that is seen. What is in question then
+is only what the script does by better ones after an epoch: one whole epoch without anything new is
+enough.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ an epoch."""
 class Epochs:
     """The epochs of one process: `whole` ones, then those that were `cut` short."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, end_seen: bool = False) -> None:
+        """`end_seen`: another run of the job has made all its epochs whole, to the script's end."""
+        self._least_epochs, self._least_steps = (1, 0) if end_seen else (EPOCHS, STEPS)
         self.whole = self.cut = 0
         self.trusted = False
         """Whether the whole ones stand for those to come: once loops are cut short, and until
@@ -88,7 +95,7 @@ class Epochs:
 
     def are_alike(self) -> bool:
         """Whether so much was seen without anything new that the rest can be taken for the same."""
-        return self._alike >= EPOCHS and self._steps >= STEPS
+        return self._alike >= self._least_epochs and self._steps >= self._least_steps
 
     def known_loops(self) -> dict[LoopKind, bool]:
         """Return the kinds of loops that were seen whole, in epochs that stand for the rest, and
