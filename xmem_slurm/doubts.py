@@ -219,6 +219,14 @@ class Doubt(Enum):
         0.10,
         "the script stopped with {detail}; what would follow was not seen, and may need more",
     )
+    KILLED = (
+        "killed",
+        0.10,
+        (
+            "a process was killed, or crashed, while the script went on to its end: what it used in "
+            "its last seconds may not have been seen"
+        ),
+    )
     GROWING = (
         "growing",
         0.10,
@@ -307,6 +315,7 @@ NO_ESTIMATE = frozenset({Doubt.TASKS, Doubt.RANK_ALONE, Doubt.TAKES_ALL, Doubt.S
 
 NOT_SEEN = (
     Doubt.STOPPED,
+    Doubt.KILLED,
     Doubt.NOT_REACHED,
     Doubt.GROWING,
     Doubt.ASSUMED_VALUES,

@@ -44,6 +44,8 @@ def packages(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         "snakemake",
         "snakemake-executor-plugin-slurm",
         "dask-jobqueue",
+        "parsl",
+        "ray",
     ]
     done = subprocess.run(
         [venv / "bin" / "pip", "install", "-q", *wanted],
@@ -210,3 +212,88 @@ nxf_main
     shown = accounts.ended(number)
     assert "gres:gpu:l4:1" in shown
     assert (tmp_path / ".exitcode").read_text() == "0"
+
+
+@pytest.mark.parametrize("launcher", ["SrunLauncher", "SingleNodeLauncher"])
+def test_a_pool_of_parsl_s_workers_is_passed_on_at_once(
+    launcher: str,
+    accounts: Cluster,
+    environ: dict[str, str],
+    packages: Path,
+    tmp_path: Path,
+) -> None:
+    asks = f"""
+    import parsl
+    from parsl.launchers import {launcher}
+    from parsl.providers import SlurmProvider
+
+    @parsl.python_app
+    def total(numbers):
+        return sum(numbers)
+
+    if __name__ == "__main__":
+        gpu = "#SBATCH --gres=gpu:h200:1"
+        provider = SlurmProvider("gpu", scheduler_options=gpu, walltime="00:10:00", max_blocks=1,
+                                 launcher={launcher}(), exclusive=False)
+        executor = parsl.HighThroughputExecutor(
+            address="127.0.0.1", max_workers_per_node=1, provider=provider
+        )
+        with parsl.load(parsl.Config(executors=[executor])):
+            print(total([40, 2]).result())
+    """
+    (tmp_path / "asks.py").write_text(textwrap.dedent(asks))
+    done = accounts.run(str(packages / "bin" / "python"), "asks.py", cwd=tmp_path, **environ)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert not (tmp_path / "cache" / "xmem-slurm" / "estimates").exists()
+
+
+RAY = """#!/bin/bash
+#SBATCH -p gpu --cpus-per-task=1 --gres=gpu:h200:1
+nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+ip_head=127.0.0.1:6399
+export ip_head
+srun --nodes=1 --ntasks=1 -w "${nodes[0]}" ray start --head --node-ip-address=127.0.0.1 \\
+    --port=6399 --num-cpus=4 --num-gpus=1 --include-dashboard=false --block &
+until ray status --address=$ip_head; do sleep 1; done
+python -u train.py
+"""
+"""After slurm-template.sh of Ray's documentation (2.60), of one node; it sleeps for 10 s, which may
+not be enough on a busy machine."""
+RAY_TRAIN = """
+import os
+import ray
+
+ray.init(address=os.environ["ip_head"])
+
+@ray.remote(num_gpus=0.5)
+class Actor:
+    def __init__(self, width):
+        import torch
+        self.held = torch.zeros(width << 20, device="cuda")
+
+    def reserved(self):
+        import torch
+        return torch.cuda.max_memory_reserved() >> 20
+
+actors = [Actor.remote(16), Actor.remote(32)]
+print(ray.get([actor.reserved.remote() for actor in actors]))
+"""
+
+
+def test_actors_of_ray_that_share_a_gpu_are_added_up(
+    accounts: Cluster, environ: dict[str, str], packages: Path, job_python: Path, tmp_path: Path
+) -> None:
+    """Ray starts in the dry run as it does in the job, and its actors use the GPU there."""
+    (site,) = (packages / "lib").glob("python*/site-packages")
+    programs = tmp_path / "bin"
+    (programs / "ray").write_text('#!/bin/sh\nexec python -m ray.scripts.scripts "$@"\n')
+    (programs / "ray").chmod(0o755)
+    (tmp_path / "train.py").write_text(RAY_TRAIN)
+    (tmp_path / "job.sh").write_text(RAY)
+    environ["PATH"] = os.pathsep.join([str(job_python.parent), environ["PATH"]])
+    environ |= {"PYTHONPATH": str(site), "HOME": str(tmp_path)}
+    done = accounts.run("sbatch", "--xmem-verbose", "job.sh", cwd=tmp_path, **environ)
+    assert "processes that ran at once on one GPU are added up" in done.stderr
+    number = done.stdout.removeprefix("Submitted batch job ").strip()
+    assert "gres:gpu:l4:1" in accounts.run("scontrol", "show", "job", number).stdout
+    accounts.run("scancel", number)

@@ -255,6 +255,10 @@ def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> t
     if unended.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
             return replace(unended, state="budget")
+        if outcome.returncode == 0 and outcome.stopped is None and outcome.disturbed is None:
+            # Ray's actors: what they serve has its results, and needs them no more
+            killed = trace.Noted(Doubt.KILLED, "")
+            return replace(unended, state="exit", doubts=[*unended.doubts, killed])
         failure = trace.ScriptFailure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)
         if outcome.stopped is not None:
             failure = trace.ScriptFailure(f"the dry run's {outcome.stopped} limit")

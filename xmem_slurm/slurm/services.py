@@ -14,13 +14,21 @@ _SERVICES = re.compile(
     r")(?=\s|$)"
 )
 """dask (distributed, dask-cuda, what dask-jobqueue writes), Ray, Jupyter, VS Code in a browser."""
+_POOLS = re.compile(r"^\s*(?:\S*/)?(process_worker_pool\.py|work_queue_worker|vine_worker)\s", re.M)
+"""The workers of parsl's executors (2026.11; Work Queue's and TaskVine's are of cctools): a client
+wrote the whole script for them, and its launchers start them in a loop, or from a file that the
+script writes, so the command stands anywhere."""
 _NO_WORK = re.compile(r"(?:wait|exit|sleep|fi|done|esac|\}|;;)\b.*|\}|#.*")
 """What may come behind it."""
 _SAID = re.compile(r"\s*(?:echo|printf|#)\b|\s*#")
 
 
 def service(text: str) -> str | None:
-    """Return the program that a shell script's last command starts, if it is such a one."""
+    """Return the program that a shell script's last command starts, if it is such a one, or the
+    pool of workers that the script was written for.
+    """
+    if pool := _POOLS.search(text):
+        return pool[1]
     for line in _commands_backwards(text):
         match = None if _SAID.match(line) else _SERVICES.search(line)
         return match[1] if match else None

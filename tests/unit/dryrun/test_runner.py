@@ -34,6 +34,16 @@ def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None
         )
 
 
+def test_a_process_that_the_script_itself_killed_has_not_failed() -> None:
+    """Its trace is as it was when it was written last."""
+    last = dataclasses.replace(GPT2, state="running", failure=None, doubts=[])
+    found = runner._with_end(last, sandbox.Outcome(0, None, 60.0, 0, b""), "")
+    assert (found.state, found.error) == ("exit", None)
+    assert [noted.doubt for noted in found.doubts] == [Doubt.KILLED]
+    disturbed = sandbox.Outcome(0, None, 60.0, 0, b"", disturbed="SIGKILL ended it")
+    assert runner._with_end(last, disturbed, "").error == "a crash or a kill"
+
+
 @pytest.mark.parametrize(
     ("stopped", "spent", "expected"), [("time", 20, True), ("time", 60, False), (None, 1, False)]
 )
