@@ -223,8 +223,8 @@ class Doubt(Enum):
         "killed",
         0.10,
         (
-            "a process was killed, or crashed, while the script went on to its end: what it used in "
-            "its last seconds may not have been seen"
+            "a process was killed, or crashed, while the script went on to its end: what it used "
+            "in its last seconds may not have been seen"
         ),
     )
     GROWING = (

@@ -1,5 +1,5 @@
-"""Does a script end in a worker or a server, which waits for work that others give it? No dry run
-of it shows any.
+"""Does a script end in a worker or a server, or was it written for a pool of workers, which wait for
+work that others give them? No dry run of it shows any.
 """
 
 import re
@@ -14,7 +14,9 @@ _SERVICES = re.compile(
     r")(?=\s|$)"
 )
 """dask (distributed, dask-cuda, what dask-jobqueue writes), Ray, Jupyter, VS Code in a browser."""
-_POOLS = re.compile(r"^\s*(?:\S*/)?(process_worker_pool\.py|work_queue_worker|vine_worker)\s", re.M)
+_POOLS = re.compile(
+    r"^[ \t]*(?:\S*/)?(process_worker_pool\.py|work_queue_worker|vine_worker)\s", re.MULTILINE
+)
 """The workers of parsl's executors (2026.11; Work Queue's and TaskVine's are of cctools): a client
 wrote the whole script for them, and its launchers start them in a loop, or from a file that the
 script writes, so the command stands anywhere."""

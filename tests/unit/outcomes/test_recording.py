@@ -214,7 +214,10 @@ def test_where_no_retry_can_be_made_that_is_said(changes: dict[str, Any]) -> Non
         ("srun dask cuda worker tcp://1\nwait\n", "dask cuda worker"),
         ("if x; then\n  ray start --block \\\n    --address=a\nfi\n# end\n", "ray start"),
         ("ray start --head\nsleep 10\npython train.py\n", None),
-        ("CMD() {\nprocess_worker_pool.py -a h\n}\nfor i in 1; do\nCMD $i &\ndone\nwait\nexit $i\n", "process_worker_pool.py"),
+        (
+            "CMD() {\nprocess_worker_pool.py -a h\n}\nfor i in 1; do\nCMD $i &\ndone\nwait\nexit $i\n",
+            "process_worker_pool.py",
+        ),
         ("cat << EOF > cmd.sh\nvine_worker -M m \nEOF\nsrun bash cmd.sh\n", "vine_worker"),
         ("python train.py\n# process_worker_pool.py is started elsewhere\n", None),
         ("jupyter lab --no-browser", "jupyter lab"),
