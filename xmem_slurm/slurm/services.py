@@ -1,5 +1,5 @@
-"""Does a script end in a worker or a server, or was it written for a pool of workers, which wait for
-work that others give them? No dry run of it shows any.
+"""Does a script end in a worker or a server, or was it written for a pool of workers? No dry run of
+what waits for work that others give it shows any.
 """
 
 import re
