@@ -51,6 +51,20 @@ SCRIPTS = {
             (model(data()).square().mean() / 4).backward()
             if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
         """,
+    "accumulation of many micro-batches": """
+        rows = torch.utils.data.DataLoader(torch.zeros(64 * 32 * 6, 128), batch_size=64)
+        for i, batch in enumerate(rows):
+            (model(batch.cuda()).square().mean() / 32).backward()
+            if i % 32 == 31: optimizer.step(); optimizer.zero_grad()
+        """,
+    "accumulation that keeps what each micro-batch gave": """
+        rows, kept = torch.utils.data.DataLoader(torch.zeros(64 * 32 * 6, 128), batch_size=64), []
+        for i, batch in enumerate(rows):
+            out = model(batch.cuda())
+            (out.square().mean() / 32).backward()
+            kept.append(out.detach())
+            if i % 32 == 31: optimizer.step(); optimizer.zero_grad(); kept.clear()
+        """,
     "another stream late": """
         for i in range(80):
             if i == 40: torch.cuda.set_stream(torch.cuda.Stream())

@@ -17,6 +17,8 @@ pytestmark = [
     ),
 ]
 
+SECONDS = 300
+"""Enough for a script's own end; with a budget calls are skipped, without one all are made."""
 LAYERS, HIDDEN, VOCABULARY, TOKENS, SAMPLES = 2, 256, 4096, 256, 4
 
 COMMON = f"""
@@ -35,10 +37,12 @@ def attend(q, k, v, heads):
 
 def train(model, micro_batches=1):
     optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.zeros(5 * micro_batches * SAMPLES, TOKENS, dtype=torch.long)
+    data = iter(torch.utils.data.DataLoader(data, batch_size=SAMPLES))
     for step in range(5):
         for last in [False] * (micro_batches - 1) + [True]:
             model.require_backward_grad_sync = last
-            tokens = torch.randint(0, VOCABULARY, (SAMPLES, TOKENS), device="cuda")
+            tokens = next(data).cuda()
             F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -157,6 +161,23 @@ def test_gradients_are_reduced_once_and_beside_the_backward_pass(run: Run) -> No
     assert sum(each.flops for each in found.products) == pytest.approx(
         2 * 6 * WEIGHTS[GPT_2] * SAMPLES * TOKENS, rel=0.01
     )
+
+
+def test_a_step_of_many_micro_batches_counts_as_one_of_which_all_are_made(run: Run) -> None:
+    """All but the first few are skipped: they have the GPU do what those do, and one reduces."""
+    code = (COMMON + GPT_2 + DDP).replace("BACKEND", "FLASH_ATTENTION", 1)
+    code = code.replace("DTYPE", "bfloat16").replace("micro_batches=2", "micro_batches=48")
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+    whole = work(run(code, MASTER_ADDR="localhost", MASTER_PORT="29534", **ranks))
+    ran = run(code, seconds=SECONDS, MASTER_ADDR="localhost", MASTER_PORT="29535", **ranks)
+    trace = ran.traces[-1]
+    found = speed.work_of(trace)
+    assert found is not None
+    assert trace.seen is not None
+    assert trace.seen.skipped > 5 * 40, "each of five steps makes only a few"
+    assert found.total_flops == whole.total_flops
+    assert found.collectives == whole.collectives
+    assert found.launches == pytest.approx(whole.launches, rel=0.01)
 
 
 def test_convolutions_are_counted_by_their_output(run: Run) -> None:

@@ -12,6 +12,11 @@
  * Note [Waited or beside]: a collective is waited for when nothing is computed meanwhile: its stream waited for the
  * newest kernel of the default stream, which then waits for it before its next kernel. What was gathered ahead, on a
  * stream of its own, and the buckets of gradients that are reduced while the next ones are computed run beside it.
+ *
+ * Note [Passes alike]: a step may have many micro-batches, of which the probe skips what it has met (repeat/calls).
+ * What lies between the ends of two backward passes is a pass. One that was made whole is kept under a number, and one
+ * like it in which calls were skipped counts as that one, or as what it has the GPU do itself where that is more: DDP
+ * reduces gradients in the last one alone, skipped or not.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -21,16 +26,21 @@
 #define SLOTS 16384 /* a power of two */
 #define ROWS (SLOTS / 2)
 #define PENDING 256
+#define PASSES 16 /* probe/_xmem/record/counting.py has it, too */
 
 static struct row {
     const char *kind, *word;
     int64_t of[4];
-    uint64_t count, before, kept;
+    uint64_t count, before, before_pass, kept;
 } rows[ROWS];
 static size_t used;
 static int is_full;           /* nothing is said then */
 static uint16_t slots[SLOTS]; /* a row's number + 1, where its hash says; 0: none */
 static uint64_t steps, launched_before, kept_launches;
+static uint64_t not_launched, launched_before_pass; /* what would have been, had no call been skipped */
+static struct pass {
+    uint64_t counts[ROWS], launches;
+} passes[PASSES];
 static double kept_flops;
 static int64_t kept_backwards;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -121,16 +131,49 @@ static double flops(const struct row *row) {
     return !strcmp(row->kind, "attention") || !strcmp(row->kind, "convolution") ? times * of / 2 : 0;
 }
 
-/* An optimizer stepped, after so many backward passes. Kept is the step with the fewest launches, as others evaluate or
- * save, too; of equal ones the largest, as a last batch is smaller. */
+static uint64_t all_launches(void) { return xmem_launches() + not_launched; }
+
+static void begin_pass(void) {
+    for (size_t i = 0; i < used; i++)
+        rows[i].before_pass = rows[i].count;
+    launched_before_pass = all_launches();
+}
+
+/* A backward pass has ended. Note [Passes alike]: it is kept under this number if it was made whole, else it counts as
+ * the one that is. Below 0: neither. */
+void xmem_work_pass(int number, int is_whole) {
+    pthread_mutex_lock(&lock);
+    if (number >= 0 && number < PASSES) {
+        struct pass *pass = &passes[number];
+        for (size_t i = 0; i < used; i++) {
+            uint64_t count = rows[i].count - rows[i].before_pass;
+            if (is_whole)
+                pass->counts[i] = count;
+            else if (count < pass->counts[i])
+                rows[i].count += pass->counts[i] - count;
+        }
+        uint64_t launched = all_launches() - launched_before_pass;
+        if (is_whole)
+            pass->launches = launched;
+        else if (launched < pass->launches)
+            not_launched += pass->launches - launched;
+    }
+    begin_pass();
+    pthread_mutex_unlock(&lock);
+}
+
+/* An optimizer stepped, after so many backward passes; below 0: calls were skipped in it that nothing stands for. Kept
+ * is the step with the fewest launches, as others evaluate or save, too; of equal ones the largest, as a last batch is
+ * smaller. */
 void xmem_work_step(int64_t backwards) {
     pthread_mutex_lock(&lock);
     settle(NULL, "beside");
     double sum = 0;
     for (size_t i = 0; i < used; i++)
         sum += flops(&rows[i]);
-    uint64_t launched = xmem_launches() - launched_before;
-    int keep = steps && (!kept_launches || launched < kept_launches || (launched == kept_launches && sum > kept_flops));
+    uint64_t launched = all_launches() - launched_before;
+    int fewer = launched < kept_launches || (launched == kept_launches && sum > kept_flops);
+    int keep = steps && backwards >= 0 && (!kept_launches || fewer);
     for (size_t i = 0; i < used; i++) {
         if (keep)
             rows[i].kept = rows[i].count - rows[i].before;
@@ -143,6 +186,7 @@ void xmem_work_step(int64_t backwards) {
     }
     steps++;
     launched_before += launched;
+    begin_pass();
     pthread_mutex_unlock(&lock);
 }
 

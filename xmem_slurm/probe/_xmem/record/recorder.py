@@ -5,7 +5,6 @@ xmem_slurm/trace.py).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from _xmem.process import alive, description, ends, network, stand_ins
 from _xmem.process.threads import OtherThreads
 from _xmem.ranks import checkpoints, launch, rank
 from _xmem.ranks.rank import LoneRank
+from _xmem.record.counting import Counting
 from _xmem.record.garbage import Garbage
 from _xmem.record.history import SLICE, History
 from _xmem.record.host import HostMemory
@@ -51,8 +51,6 @@ where the peak grew.
 
 Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are
 gradients to the end."""
-COUNTED_STEPS = 2
-"""Steps that are made whole, for what one has the GPU do."""
 HOST_STEPS = 64
 """Steps from one look at the host's memory to the next, after the first ones."""
 CHECKPOINT_STEPS = (2, 4, 8)
@@ -102,7 +100,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
-        self._since_step = self._skipped = 0
+        self._within, self._counting = 0, Counting(self._journal)
         self._sites = Sites(self._journal)
         self._allocator.clear()
         self._tags = Tags(self._sites, self._allocator)
@@ -228,12 +226,15 @@ class Recorder(ProbeEngine):
     def _within_backward(self) -> Iterator[None]:
         self.mark("backward")
         self._backwards = True
-        self._since_step += 1
+        self._within += 1
         try:
             with self._sites.backward():
                 yield
         finally:
+            self._within -= 1
             self.mark("backward_end")
+            if not self._within and self._runtime is not None:  # checkpoints have passes within
+                self._counting.passed(self._runtime)
 
     def mark(self, kind: str) -> None:
         """Note that something begins or ends here, or is done (`marks` of a trace); where steps
@@ -259,12 +260,8 @@ class Recorder(ProbeEngine):
         self.says("step %d" % max(number, furthest), self._rank_and_size)
         if number > furthest:
             self._history.mark("step", counts, time.monotonic())
-            if (
-                self._journal.numbers == self._skipped
-            ):  # else the GPU was given less to do than a step is
-                assert self._runtime is not None
-                self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
-            self._since_step, self._skipped = 0, self._journal.numbers
+            assert self._runtime is not None
+            self._counting.stepped(self._runtime)
         if number <= TAGGED_STEPS or grew:
             self._tags.optimizer(self._torch, optimizer, first)
         if first:
@@ -326,9 +323,11 @@ class Recorder(ProbeEngine):
         """Return how many steps were made, of all optimizers together."""
         return self._steps.all
 
-    def is_counted(self) -> bool:
-        """Whether what one step of training has the GPU do is known: two were made."""
-        return self._steps.number >= COUNTED_STEPS
+    def counts(self, kind: object) -> bool:
+        """A call of this kind comes: say whether it has to be made, so that it be known what a step
+        has the GPU do.
+        """
+        return self._counting.wants(kind)
 
     def _accumulates(self) -> bool:
         """Whether gradients are made for an optimizer that has not stepped: its state is to come,

@@ -115,8 +115,9 @@ class Calls:
     """The calls of one process.
 
     `process` says how many bytes are allocated (`level`), how many values the host has read past
-    `values` (`reads_unexplained`), how many steps were made (`steps_made`), and is told that a call
-    comes again (`again`), or one without gradients (`measures`); `values` has those that are known.
+    `values` (`reads_unexplained`), how many steps were made (`steps_made`), whether a call
+    `counts`, and is told that one comes again (`again`), or one without gradients (`measures`);
+    `values` has those that are known.
     """
 
     def __init__(
@@ -336,6 +337,7 @@ class Calls:
             return self._made_by(state)
         behavior = self._behavior_of(state, leaves, (of_leaves, form), parameters)
         behavior.round = self._process.again(behavior.round, evaluates)
+        counts = self._process.counts(behavior)
         if not behavior.ready or self.compares:
             tried = behavior.ready or behavior.is_tried(len(state.behaviors) > MANY_KINDS)
             way = self._made_by(state)
@@ -343,11 +345,7 @@ class Calls:
                 way = functools.partial(self._record, state, behavior, leaves)
             return way
         state.small = behavior.small
-        if state.small or (
-            self._torch.is_grad_enabled()
-            and not self._process.is_counted()
-            and behavior.is_spared()
-        ):
+        if state.small or (counts and self._torch.is_grad_enabled() and behavior.is_spared()):
             return self._inside_of
         out = self._skip(state, behavior, leaves, parameters)
         return lambda _make: out
