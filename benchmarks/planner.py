@@ -3,15 +3,17 @@ when measured?
 
     python -m benchmarks.planner                      # LLMem's table 3: nine models on 4 V100 of 16
                                                       GB
-    python -m benchmarks.planner --speed CSV... [--model NAME=LAYERS,HIDDEN,FFN[,untied]]...
+    python -m benchmarks.planner --speed [CSV...] [--model NAME=LAYERS,HIDDEN,FFN[,untied]]...
 
-The second compares rows of measured training, one configuration each, of 1B, 3B, 8B, 80B and the
-models that are named.
+The second compares rows of measured training, one configuration each: without a CSV those of
+data/training_speed.csv, which are of ways that a plan offers; else rows of nanotron, of 1B, 3B, 8B,
+80B and the models that are named.
 
-A CSV has the columns of COLUMNS. A row is compared with those of the same model on as many nodes;
+A CSV of nanotron has the columns of COLUMNS. A row is compared with those of the same model on as many nodes;
 two are a pair where their seconds are more than 5 % apart. A pair with equal scores counts half, as
-one that is drawn by lot would; how many those are is said. Rows with pipelines, on more than 8
-nodes, or of a model that is not known are left out, and counted. The last line has both rates.
+one that is drawn by lot would; how many those are is said. Rows with pipelines, with tensor
+parallelism across nodes, on more than 8 nodes, or of a model that is not known are left out, and
+counted. The last line has both rates.
 """
 
 import argparse
@@ -23,13 +25,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from benchmarks import llmem
+from benchmarks import llmem, training_ways
 from benchmarks.text_table import text_table
 from benchmarks.training_speed import (
     NANOTRON,
     NANOTRON_VOCABULARY,
+    P5_GPUS,
     Row,
     p5_node,
     work_of_method,
@@ -54,7 +57,19 @@ COLUMNS = {
 APART = 1.05
 """Times that are closer are no pair."""
 
-Score = Callable[[Row], float]
+WAYS = Path(__file__).parent / "data" / "training_speed.csv"
+"""Measured ways of those that a plan offers, as published (data/README.md)."""
+
+
+class Measured(Protocol):
+    """A configuration, and what was measured of it."""
+
+    @property
+    def seconds(self) -> float:
+        """Of one step, or of what else is compared."""
+
+
+Score = Callable[[Any], float]
 """Of a configuration: less is faster."""
 
 
@@ -67,23 +82,26 @@ def main() -> int:
     options = argparse.ArgumentParser(
         prog="python -m benchmarks.planner", description=__doc__.splitlines()[0]
     )
-    options.add_argument("--speed", nargs="+", type=Path, metavar="CSV")
+    options.add_argument("--speed", nargs="*", type=Path, metavar="CSV")
     options.add_argument(
         "--model", action="append", default=[], metavar="NAME=LAYERS,HIDDEN,FFN[,untied]"
     )
     given = options.parse_args()
     try:
-        rows = [row for path in given.speed or () for row in read(path)]
-        lines = (
-            speed_lines(rows, NANOTRON | dict(map(shape, given.model)))
-            if given.speed
-            else table_3_lines()
-        )
+        lines = _lines(given.speed, NANOTRON | dict(map(shape, given.model)))
     except RowsError as error:
         print(f"benchmarks.planner: {error}", file=sys.stderr)
         return 1
     print("\n".join(lines))
     return 0
+
+
+def _lines(paths: Sequence[Path] | None, models: "Models") -> list[str]:
+    if paths is None:
+        return table_3_lines()
+    if not paths:
+        return ways_lines(training_ways.read(WAYS))
+    return speed_lines([row for path in paths for row in read(path)], models)
 
 
 def shape(text: str) -> tuple[str, llmem.Decoder]:
@@ -154,7 +172,7 @@ def left_out(row: Row, models: Models) -> str:
     """Return why a row is not compared; "" where it is."""
     if row.model not in models:
         return f"the shape of {row.model!r} is not known: --model says it"
-    return speed.cannot_rank(row.nodes, pipelines=row.pp > 1)
+    return speed.cannot_rank(row.nodes, pipelines=row.pp > 1, tensor_nodes=-(-row.tp // P5_GPUS))
 
 
 def llmem_score(row: Row) -> float:
@@ -171,7 +189,8 @@ def our_score(models: Models) -> Score:
     return lambda row: speed.step_seconds(work_of_row(row, models[row.model]), measured_on)
 
 
-Groups = Mapping[tuple[str, int], Sequence[Row]]
+Groups = Mapping[Any, Sequence[Any]]
+"""What is compared: rows of one group."""
 
 
 def in_order(groups: Groups, score: Score, apart: float = APART) -> tuple[float, int]:
@@ -196,7 +215,7 @@ def _right(by_score: float, measured: float) -> float:
     return 0.5 if by_score == 0 else float(by_score * measured > 0)
 
 
-def regret(rows: Sequence[Row], score: Score) -> float:
+def regret(rows: Sequence[Measured], score: Score) -> float:
     """Return by how much the first choice was slower than the fastest, as a share of that."""
     return min(rows, key=score).seconds / min(row.seconds for row in rows) - 1
 
@@ -252,6 +271,70 @@ def speed_lines(rows: Sequence[Row], models: Models) -> list[str]:
         + ", ".join(f"{who} {_percent(*in_order(groups, score))}" for who, score in _both(ours))
         + f" of {in_order(groups, ours)[1]}",
     ]
+
+
+def ways_lines(ways: Sequence[training_ways.Way]) -> list[str]:
+    """Return the comparison of measured ways, by publication, model, sequence and GPU.
+
+    Those with tensor parallelism are compared in groups of their own, with those without.
+    """
+    catalogue = load_catalogue()
+    groups = defaultdict[tuple[str, str], list[training_ways.Way]](list)
+    for way in ways:
+        groups[way.group].append(way)
+    for (source, model), of_group in list(groups.items()):
+        if any(way.tp > 1 for way in of_group):
+            groups[f"{source}, tensor parallel", model] = of_group
+            groups[source, model] = [way for way in of_group if way.tp == 1]
+
+    def ours(way: training_ways.Way) -> float:
+        return training_ways.seconds(way, catalogue)
+
+    both = (("ours", ours), ("LLMem's score", _llmem_score_of_way))
+    compared = {name: rows for name, rows in groups.items() if in_order({name: rows}, ours)[1]}
+    table = [
+        (name[0], name[1], str(len(rows)), *_both_rates({name: rows}, both), *_regrets(rows, both))
+        for name, rows in sorted(compared.items())
+    ]
+    for source in sorted({source for source, _ in compared}):
+        of_source = {name: rows for name, rows in compared.items() if name[0] == source}
+        rows = str(sum(map(len, of_source.values())))
+        table.append((source, "all", rows, *_both_rates(of_source, both), "", ""))
+    offered = {name: rows for name, rows in compared.items() if all(way.tp == 1 for way in rows)}
+    worst = sorted((regret(rows, ours) for rows in offered.values()), reverse=True)
+    headings = ("source", "model", "rows", "pairs", "ours", "LLMem", "regret: ours", "LLMem")
+    pairs = in_order(offered, ours)[1]
+    return [
+        f"{len(ways)} rows, in {len(offered)} groups without tensor parallelism that have a pair",
+        "",
+        *text_table(headings, table),
+        "",
+        (
+            f"regret of the first choice: at most {worst[0]:.1%}; above 10 % in "
+            f"{sum(each > 0.1 for each in worst)} groups"
+        ),
+        "equal scores, which count half: "
+        + ", ".join(f"{who} {_ties(offered, score)}" for who, score in both)
+        + f" of {pairs}",
+        "pairs more than 5 % apart in the right order: "
+        + ", ".join(f"{who} {_percent(*in_order(offered, score))}" for who, score in both)
+        + f" of {pairs}",
+    ]
+
+
+def _llmem_score_of_way(way: training_ways.Way) -> float:
+    """Return LLMem's score, negative; of its cost where numbers of GPUs differ."""
+    plain = way.method == "ddp" and way.tp == 1
+    return -way.micro_batch * way.dp * (llmem.SPEED_UP_OF_CDP if plain else 1) / way.gpus
+
+
+def _both_rates(groups: Groups, both: Sequence[tuple[str, Score]]) -> tuple[str, ...]:
+    rates = [_percent(*in_order(groups, score)) for _, score in both]
+    return (str(in_order(groups, both[0][1])[1]), *rates)
+
+
+def _regrets(rows: Sequence[Measured], both: Sequence[tuple[str, Score]]) -> Iterable[str]:
+    return (f"{regret(rows, score):.1%}" for _, score in both)
 
 
 def _both(ours: Score) -> Iterable[tuple[str, Score]]:

@@ -84,7 +84,7 @@ def work_of_row(row: Row, model: Decoder) -> Work:
     )
     attention = 3.5 * 2 * tokens * NANOTRON_SEQUENCE * model.hidden * model.layers / tp
     return Work(
-        products=tuple(_products(model, tokens, tp, "bf16", times, recomputed=False)),
+        products=tuple(products(model, tokens, tp, "bf16", times, recomputed=False)),
         flops={"bf16": times * attention},
         bytes=times * micro_batch + OPTIMIZER_BYTES * own / (row.dp if row.zero else 1),
         launches=times * model.layers * (LAYER_LAUNCHES if tp == 1 else SPLIT_LAYER_LAUNCHES),
@@ -92,7 +92,7 @@ def work_of_row(row: Row, model: Decoder) -> Work:
     )
 
 
-def _products(
+def products(
     model: Decoder, tokens: int, tp: int, precision: str, times: int, *, recomputed: bool
 ) -> Iterator[Product]:
     """Forward, for inputs and for weights: of each layer, which may be computed again, and of the
@@ -172,7 +172,7 @@ def work_of_method(model: Decoder, method: Method, tp: int, bs: int, on: Gpus) -
         ]
     attention = 4 * 4 * tokens * on.sl * model.hidden * model.layers / tp
     return Work(
-        products=tuple(_products(model, tokens, tp, "fp16", 1, recomputed=True)),
+        products=tuple(products(model, tokens, tp, "fp16", 1, recomputed=True)),
         flops={"fp16": attention},
         bytes=model.layers * (layer + scores)
         + LOGIT_BYTES * tokens * model.vocabulary

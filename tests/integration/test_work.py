@@ -180,6 +180,43 @@ def test_a_step_of_many_micro_batches_counts_as_one_of_which_all_are_made(run: R
     assert found.launches == pytest.approx(whole.launches, rel=0.01)
 
 
+SHARDED = """
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(0)
+from torch.distributed import fsdp
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+model = fsdp.FullyShardedDataParallel(
+    model,
+    auto_wrap_policy=ModuleWrapPolicy({Block}),
+    backward_prefetch=fsdp.BackwardPrefetch.BACKWARD_PREFETCH,
+)
+train(model)
+"""
+
+
+@pytest.mark.parametrize(("prefetch", "behind"), [("POST", 6), ("PRE", 1)])
+def test_what_is_gathered_once_a_layer_is_done_is_waited_for(
+    run: Run, prefetch: str, behind: int
+) -> None:
+    """So it is in the backward pass, but for the last layer's, unless it is gathered before."""
+    code = COMMON + GPT_2 + SHARDED.replace("BACKWARD_PREFETCH", f"BACKWARD_{prefetch}")
+    code = code.replace(f"= {LAYERS}, {HIDDEN}", f"= 6, {HIDDEN}", 1)
+    code = code.replace("BACKEND", "FLASH_ATTENTION", 1).replace("DTYPE", "bfloat16")
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+    found = work(run(code, MASTER_ADDR="localhost", MASTER_PORT="29536", **ranks))
+    of_a_layer = max(found.collectives, key=lambda each: each.count).bytes
+    counts = {
+        (each.kind, each.beside > 0): each.count
+        for each in found.collectives
+        if each.bytes == of_a_layer
+    }
+    assert counts == {
+        ("all_gather", True): 12 - behind,
+        ("all_gather", False): behind,
+        ("reduce_scatter", True): 6,
+    }
+
+
 def test_convolutions_are_counted_by_their_output(run: Run) -> None:
     found = work(
         run(

@@ -58,17 +58,22 @@ BACKWARD = 2 / 3
 
 LAUNCH_SECONDS = 15e-6
 """Of the host, for a kernel of eager torch, its operator's dispatch and its share of autograd
-included; 5 us are the launch itself."""
+included; 5 us are the launch itself. A round number between those of others: 3 us for a launch by
+the driver alone (meta-pytorch/tritonbench#1017), 45 us a kernel where much Python lies between
+(facebookresearch/sam2#768: 1,185 kernels in 53.7 ms of which the GPU is busy 7)."""
 COLLECTIVE_SECONDS = 150e-6
 """Of the host, for a collective called from Python: buffers, events, streams and checks of torch's
-ProcessGroupNCCL."""
+ProcessGroupNCCL, and what shards has its hooks around it. A round number, too: FSDP2's hook before
+a module takes up to 1 ms (pytorch/pytorch#173680). Half or twice of either changes the order of few
+of the pairs that were measured (docs/planning-speed.md)."""
 
 BASE_LATENCY = 8.4e-6
 NVLINK_LATENCY = 3.4e-6
 PCIE_LATENCY = 5.7e-6
 NETWORK_LATENCY = 14.0e-6
 """Of a ring and of each of its hops, protocol Simple (NVIDIA/nccl src/graph/tuning.cc, baseLat and
-hwLat, 2.18)."""
+hwLat, 2.18; the same table is in NVIDIA/nccl#1334). On a DGX A100 an all-reduce of a few bytes took
+1.7 to 1.9 us for each further hop, by the faster protocol of small messages (nccl-tests#123)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,10 +328,16 @@ def same_class(a: float, b: float) -> bool:
     return abs(a - b) < TIE * min(a, b)
 
 
-def cannot_rank(nodes: int, *, pipelines: bool) -> str:
-    """Return why a way that needs so many nodes, or has pipelines, is not ranked by speed; "" where
-    it is.
+def cannot_rank(nodes: int, *, pipelines: bool, tensor_nodes: int = 1) -> str:
+    """Return why a way that needs so many nodes, has pipelines, or has each tensor of a layer on so
+    many nodes, is not ranked by speed; "" where it is.
+
+    Collectives of tensor parallelism that cross nodes are as many as layers, waited for each, and
+    all GPUs of a node have one at a time: rows of 80 B took 2 to 7 times as long as a ring of
+    NCCL's latencies and bandwidths says. A plan offers no such way; a job may be written so.
     """
     if pipelines:
         return "pipelines are not ranked by speed"
+    if tensor_nodes > 1:
+        return "tensor parallelism across nodes is not ranked by speed"
     return f"more than {MOST_NODES} nodes are not ranked by speed" if nodes > MOST_NODES else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import llmem, planner
+from benchmarks import llmem, planner, training_ways
 from benchmarks.llmem import FOUR_V100, TABLE_3, Method
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +49,45 @@ def test_the_last_line_has_both_rates_and_what_is_left_out_is_counted(tmp_path: 
         "left out: 1 row: more than 8 nodes are not ranked by speed",
         "left out: 1 row: the shape of '7T' is not known: --model says it",
     }
+
+
+def test_without_a_csv_ways_that_a_plan_offers_are_compared_as_published() -> None:
+    lines = planner.ways_lines(training_ways.read(planner.WAYS))
+    page = (ROOT / "docs" / "planning-speed.md").read_text(encoding="utf-8")
+    assert "\n".join(line.rstrip() for line in lines) in page
+    assert lines[-1].endswith(" of 186")
+    assert lines[0].startswith("135 rows, in 25 groups")
+
+
+def test_tensor_parallelism_across_nodes_is_left_out(tmp_path: Path) -> None:
+    across = FAST.replace("1,2,64,256,2,1,4", "2,2,128,256,1,1,16")
+    lines = planner.speed_lines(
+        planner.read(written(tmp_path, FAST, SLOW, across)), planner.NANOTRON
+    )
+    assert "left out: 1 row: tensor parallelism across nodes is not ranked by speed" in lines
+
+
+def test_parameters_of_measured_models_are_those_of_their_tables() -> None:
+    published = {"125M": 125311488, "1B": 1315950592, "7B": 6658859008, "70B": 64862437376}
+    for name, parameters in published.items():
+        counted = training_ways.MODELS[f"MPT-{name}"].parameters
+        assert counted == pytest.approx(parameters, rel=0.001), name
+
+
+def test_the_state_is_shared_and_parameters_gathered_as_the_method_says() -> None:
+    ways = {
+        (way.method, way.grad_accumulation): way
+        for way in training_ways.read(planner.WAYS)
+        if way.source == "chenyaofo" and way.micro_batch in (1, 2)
+    }
+    parameters = training_ways.MODELS["LLaMA-7B"].parameters
+    sent = {
+        name: sum(each.bytes * each.count for each in training_ways.work_of_way(way).collectives)
+        for name, way in ways.items()
+    }
+    assert sent["zero2", 8] == pytest.approx(2 * parameters * (8 + 1), rel=0.001)
+    assert sent["zero3", 4] == pytest.approx(2 * parameters * 3 * 4, rel=0.001)
+    assert training_ways.work_of_way(ways["zero2-offload", 8]).offloaded_bytes > 0
 
 
 def test_a_model_can_be_named(tmp_path: Path) -> None:
