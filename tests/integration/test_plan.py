@@ -103,3 +103,18 @@ def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
     ).strip()
     assert "JobState=COMPLETED" in cluster.ended(job)
     assert "trained 4 12" in (tmp_path / f"{job}.out").read_text()
+
+
+@pytest.mark.usefixtures("without_sandbox")
+def test_a_way_whose_last_rank_ends_before_it_meets_the_others_is_not_advised(
+    tmp_path: Path, warm_python: Path
+) -> None:
+    """Rank 0 of four runs; there are data for three."""
+    script = written(tmp_path, warm_python, 24, "--gres=gpu:2", "--ntasks=1", "--mem=1G")
+    rank = 'if os.environ["RANK"] == "3": sys.exit("no data for rank 3")\n'
+    (tmp_path / "train.py").write_text(TRAIN.replace("size, batch", f"{rank}size, batch", 1))
+    found = planned(script, gpus="4", on=("l4",), top=1)
+    (row,) = found.plan.rows
+    assert row.status == "failed"
+    assert row.why.startswith("rank 3 of 4 does not start: ")
+    assert "no data for rank 3" in row.why

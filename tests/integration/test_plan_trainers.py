@@ -227,6 +227,17 @@ def test_a_trainer_does_what_it_is_told(name: str, trainer_python: Path, tmp_pat
     assert seen.steps >= 2, ran.stderr[-3000:]
     assert candidate.is_seen(seen, base.training) == "", seen.training
     assert seen.training.micro_batch == candidate.micro_batch
+    last = run(
+        way.files.get("train.py", ""),
+        command,
+        gpus=RANKS,
+        **environ | ranked(RANKS - 1, 29500),
+        XMEM_STARTS="1",
+        XMEM_RUN_RANKS=f"{RANKS - 1}/{RANKS}",
+    )
+    assert last.returncode == 0, last.stderr[-3000:]
+    at_first_collective = max(last.traces, key=lambda each: each.rank)
+    assert (at_first_collective.state, at_first_collective.steps) == ("steady", 0)
     if name == "torchtitan":  # whose optimizers are in one, which steps with them
         assert seen.steps == 6
         assert seen.counts is not None

@@ -19,6 +19,7 @@ are written here and nowhere else:
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
     XMEM_BRIEF      "1": it ends soon after its steps repeat themselves (course/course)
+    XMEM_STARTS     "1": each rank ends at its first collective (ranks/first)
 
 Beside these, PYTHONOPTIMIZE has its scripts run without their assertions (`engines`).
 """
@@ -53,6 +54,7 @@ _FOR_THE_PROBE = tuple(
         "ADVICE",
         "BATCH",
         "BRIEF",
+        "STARTS",
     )
 )
 
@@ -109,6 +111,8 @@ class DryRunOrder:
     brief: bool = False
     """Whether it is over as soon as training repeats itself: what else the script does was seen in
     another run."""
+    starts: bool = False
+    """Whether it is over as soon as its ranks have come to their first collective."""
     fresh: bool = False
     """Whether it is made even if it is known what it finds."""
     ranks_alike: bool = False
@@ -145,6 +149,7 @@ class DryRunOrder:
             "XMEM_ADVICE": self.change,
             "XMEM_BATCH": str(self.batch) if self.batch is not None else None,
             "XMEM_BRIEF": "1" if self.brief else None,
+            "XMEM_STARTS": "1" if self.starts else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",
         }
         job_variables = {

@@ -17,7 +17,7 @@ from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.engines import need
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 MOST = 8
@@ -43,6 +43,31 @@ def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
         traces = yield from budget.run(together)
     ran = {trace.rank for trace in traces}
     return [_with_missing(trace, ran) for trace in traces]
+
+
+def why_not_started(order: DryRunOrder, world: int, budget: SharedBudget) -> Orders[str]:
+    """Want the last of so many ranks started, as far as its first collective; return why it cannot
+    be, "" where it can, or where that is not known.
+
+    It differs from rank 0 in what starting hangs on: its number, its GPU's, and its node's. What
+    Python and torch raise there, they raise in the job. A start for which there was no time, or
+    that waits for what only another rank would say, shows nothing.
+    """
+    last = replace(
+        order,
+        engine="device",
+        run_ranks=RunRanks((world - 1,), world),
+        brief=True,
+        starts=True,
+    )
+    try:
+        traces = yield from budget.run(last)
+    except UnusedGpu:
+        return ""
+    except NoEstimate as error:
+        return str(error) if error.fails or (error.on_any_gpu and not error.busy) else ""
+    failed = [trace for trace in traces if trace.failed and trace.rank == world - 1]
+    return next((trace.error for trace in failed if trace.error), "")
 
 
 def compared(

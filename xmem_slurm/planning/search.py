@@ -378,7 +378,32 @@ class Search:
         status: Status = "verified" if host.fits else "host"
         if not estimate.fits(gpu):
             status = "too large"
+        why = "" if status != "verified" else (yield from self._why_not_started(candidate, job))
+        if why:
+            why = f"rank {candidate.gpus - 1} of {candidate.gpus} does not start: {why}"
+            return Row(candidate, "failed", job, estimate, why=why), took
         return Row(candidate, status, job, estimate, 0, seconds, cost, host=host), took
+
+    def _why_not_started(self, candidate: Candidate, job: Submission) -> Orders[str]:
+        """Start the last rank of a way that fits, once for so many GPUs on so many nodes; return
+        why that fails.
+
+        Method and batch are the same for all ranks, and rank 0 has run with them.
+        """
+        if candidate.gpus == 1:
+            return ""
+        places = candidate.gpus, candidate.nodes
+        if places not in self._starts:
+            gpu = self.space.gpus[candidate.option]
+            order = replace(self.order, job=from_submission(job), gpu=gpu)
+            seconds = min(order.budget.seconds, max(LEAST_SECONDS, self._seconds_left(0)))
+            budget = SharedBudget(replace(order.budget, seconds=seconds))
+            try:
+                why = yield from ranks.why_not_started(order, candidate.gpus, budget)
+            finally:
+                self.spent += budget.spent.seconds
+            self._starts[places] = why
+        return self._starts[places]
 
     def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
         """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what
@@ -417,6 +442,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self._results: dict[_DryRun, tuple[Sequence[Trace], Spent]] = {}
+        # by how many GPUs and nodes: why the last rank cannot start, "" where it can
+        self._starts: dict[tuple[int, int], str] = {}
 
     def _planned(self, waiting: Sequence[_Waiting]) -> Ways:
         """Return what is known so far, with so many ways waiting to be tried."""

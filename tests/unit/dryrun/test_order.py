@@ -56,6 +56,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         XMEM_SITES="hook",
         XMEM_ADVICE="bf16",
         XMEM_BRIEF="1",
+        XMEM_STARTS="1",
         OTHER="x",
     ).environ
     assert told == {"XMEM_RANKS": "all", "OTHER": "x", "XMEM_ENGINE": "auto", "XMEM_SHAPES": "most"}
@@ -73,6 +74,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         assertions=False,
         change="bf16",
         brief=True,
+        starts=True,
     )
     assert one.environ == {
         "XMEM_ENGINE": "device",
@@ -83,6 +85,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         "XMEM_SITES": "hook",
         "XMEM_ADVICE": "bf16",
         "XMEM_BRIEF": "1",
+        "XMEM_STARTS": "1",
         "PYTHONOPTIMIZE": "1",
     }
 

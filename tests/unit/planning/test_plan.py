@@ -24,7 +24,7 @@ from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.errors import NoEstimate, UnusedGpu, UsageError
 from xmem_slurm.planning import deepspeed_json, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate
@@ -50,7 +50,7 @@ from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
-from xmem_slurm.trace import Mark, Trace, Training
+from xmem_slurm.trace import Mark, ScriptFailure, Trace, Training
 from xmem_slurm.work import Work
 
 GPU = load_catalogue()["h200"]
@@ -168,6 +168,7 @@ def planned(
     gpus: Mapping[str, Gpu],
     most: int = 8,
     at_once: int = 1,
+    start: Callable[[DryRunOrder], DryRunResult] | None = None,
     **wanted: object,
 ) -> tuple[Ways, list[str]]:
     """Return a plan by such dry runs, and the commands that were run."""
@@ -175,6 +176,8 @@ def planned(
 
     def run(order: DryRunOrder) -> DryRunResult:
         words = command_of(order.job.script)
+        if order.starts:
+            return (start or started)(order)
         ran.append(" ".join(words))
         return DryRunResult([trained({}, words)], Spent(10))
 
@@ -185,6 +188,13 @@ def planned(
         order, job, space, **{"objective": "fewest", "top": 4, "seconds": 300.0, **wanted}
     )  # type: ignore[arg-type]
     return search.plan(by(run, at_once)), ran
+
+
+def started(order: DryRunOrder) -> DryRunResult:
+    """Return what a start of the last rank shows: it comes to its first collective."""
+    assert order.run_ranks is not None
+    (rank,), world = order.run_ranks
+    return DryRunResult([replace(trace_of("+t:1"), rank=rank, world_size=world)])
 
 
 def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() -> None:
@@ -200,6 +210,61 @@ def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() 
     assert [row.candidate.gpus for row in plan.verified] == sorted(
         row.candidate.gpus for row in plan.verified
     )
+
+
+def test_the_last_rank_is_started_once_for_each_number_of_gpus() -> None:
+    starts = list[tuple[int, int]]()
+
+    def start(order: DryRunOrder) -> DryRunResult:
+        assert order.run_ranks is not None
+        starts.append((*order.run_ranks.ranks, order.run_ranks.world))
+        return started(order)
+
+    plan, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, start=start)
+    counts = {row.candidate.gpus for row in plan.verified if row.candidate.gpus > 1}
+    assert sorted(starts) == [(count - 1, count) for count in sorted(counts)]
+
+
+WORDS = "RuntimeError: CUDA error: invalid device ordinal"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (NoEstimate(WORDS, on_any_gpu=True, fails=True), WORDS),
+        (
+            NoEstimate("the script ended with code 1", on_any_gpu=True),
+            "the script ended with code 1",
+        ),
+        (NoEstimate("the dry run was stopped at its time limit"), ""),
+        (NoEstimate("no time on this machine", on_any_gpu=True, busy=True), ""),
+        (UnusedGpu("no GPU memory was used", on_any_gpu=True), ""),
+    ],
+)
+def test_a_way_whose_last_rank_does_not_start_is_not_advised(answer: NoEstimate, why: str) -> None:
+    """A start that shows nothing, as there was no time for it, is not why a way is ruled out."""
+    plan, _ = planned(
+        *(SCRIPT, site_of(small=8), {"small": gpu(3000)}), start=lambda _: DryRunResult(answer)
+    )
+    failed = {row.why for row in plan.rows if row.status == "failed"}
+    assert bool(failed) is bool(why)
+    assert all(
+        re.fullmatch(rf"rank \d of \d does not start: {re.escape(why)}", row) for row in failed
+    )
+    assert bool([row for row in plan.verified if row.candidate.gpus > 1]) is not bool(why)
+
+
+def test_what_the_last_rank_raises_before_its_first_collective_is_why() -> None:
+    def start(order: DryRunOrder) -> DryRunResult:
+        (trace,) = started(order).traces
+        return DryRunResult(
+            [replace(trace, state="exit", failure=ScriptFailure(WORDS, "RuntimeError"))]
+        )
+
+    plan, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, start=start)
+    assert {row.why for row in plan.rows if row.status == "failed"} >= {
+        f"rank 7 of 8 does not start: {WORDS}"
+    }
 
 
 def test_numbers_of_gpus_with_another_batch_are_told() -> None:
@@ -313,6 +378,8 @@ def interrupted_at(many: int, by_signal: int = signal.SIGINT) -> Ways:
 
     def run(order: DryRunOrder) -> DryRunResult:
         nonlocal ran
+        if order.starts:
+            return started(order)
         ran += 1
         if ran == many:
             raise signals.Signalled(by_signal)

@@ -216,6 +216,7 @@ _RANKS = (
             ("destroy_process_group", "rank.remembered"),
             ("batch_isend_irecv", "peers.told_as_one"),
             *((name, "peers.objects") for name in _OBJECTS.split()),
+            *((name, "first.objects") for name in _OBJECTS.split()),
         )
     ),
     *_rows("torch.optim.optimizer", "register_optimizer_step_post_hook", "rank.let_watchdog_pass"),
@@ -225,6 +226,7 @@ _RANKS = (
     *_rows(_GROUP, "recv", "peers.told", _GROUP_SOURCE),
     *_rows(_GROUP, "broadcast", "peers.telling_all", _GROUP_SOURCE),
     *_rows(_GROUP, _COLLECTIVES, "collectives.among_alike", _GROUP_SOURCE),
+    *_rows(_GROUP, _COLLECTIVES + " barrier broadcast", "first.around", _GROUP_SOURCE),
     *_rows("torch.distributed.launcher.api", "launch_agent", "launch.launch_agent", late=True),
     *_rows("torch.multiprocessing.spawn", "start_processes", "launch.start_processes"),
     *_rows(

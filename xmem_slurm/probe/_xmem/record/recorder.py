@@ -17,6 +17,7 @@ from _xmem.engine import ProbeEngine
 from _xmem.process import alive, description, ends, network, stand_ins
 from _xmem.process.threads import OtherThreads
 from _xmem.ranks import checkpoints, launch, rank
+from _xmem.ranks.first import FirstCollective
 from _xmem.ranks.rank import LoneRank
 from _xmem.record.counting import Counting
 from _xmem.record.garbage import Garbage
@@ -88,6 +89,9 @@ class Recorder(ProbeEngine):
         self._calls: Calls = None  # type: ignore[assignment]
         self._values: KnownValues = None  # type: ignore[assignment]
         self._rank: LoneRank | None = None
+        self._first = FirstCollective(
+            environ.get("XMEM_STARTS") == "1", lambda: self.leave("steady"), self.level
+        )
         self._triton: Triton | None = None
         self._advice: JobChange | None = None
         self._training: TrainingSeen | None = None
@@ -169,6 +173,7 @@ class Recorder(ProbeEngine):
             parts.update(
                 rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives
             )
+            parts.update(first=self._first)
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
 
@@ -224,6 +229,7 @@ class Recorder(ProbeEngine):
 
     @contextlib.contextmanager
     def _within_backward(self) -> Iterator[None]:
+        self._first.reached()
         self.mark("backward")
         self._backwards = True
         self._within += 1
