@@ -25,6 +25,12 @@ beside."""
 STEPS = 4
 """Of a dry run whose steps repeat themselves: the first lacks the optimizer's state, the second is
 whole, and two more are like it (probe/_xmem/process/steps.py)."""
+MADE = 8
+"""Batches of a dry run that are made where those like them are skipped: with and without gradients
+to add to, the last of a step, each two or three times (probe/_xmem/repeat/known.py)."""
+SKIPPED = 0.2
+"""Of the time of a batch that is made, that of one that is skipped: the script's own Python, and
+its trainer's. With transformers' Trainer and a Llama of 8 layers."""
 
 
 def work(base: Base, base_work: Work, persistent: Persistent, candidate: Candidate) -> Work:
@@ -137,26 +143,37 @@ class Activations:
 
 @dataclass
 class RunSeconds:
-    """Seconds of a budget that a dry run takes, as those so far have shown: before it trains, and
-    of each batch.
+    """Seconds of a budget that a dry run takes, as those so far have shown: before it trains, of
+    each batch that is made, and whether batches were skipped.
     """
 
-    by_method: dict[str, tuple[float, float]] = field(default_factory=dict)
+    by_method: dict[str, tuple[float, float, bool]] = field(default_factory=dict)
 
     def learn(self, trace: Trace, took: Spent) -> None:
         """Take in what a dry run took. It is noted from when CUDA is first used."""
-        batches = trace.steps * max(1, trace.training.accumulation)
+        skips = trace.seen is not None and trace.seen.skipped > 0
+        batches = _made(trace.steps * max(1, trace.training.accumulation), skips=skips)
         if batches and took.wall:
             training = min(1.0, (trace.lived[1] - trace.lived[0]) / took.wall)
             self.by_method[trace.training.method] = (
                 took.seconds * (1 - training),
                 took.seconds * training / batches,
+                skips,
             )
 
     def of(self, candidate: Candidate) -> float:
         """Return the seconds of a candidate; by another method's where that was not run. 0: nothing
         is known.
         """
-        otherwise = next(iter(self.by_method.values()), (0.0, 0.0))
-        before, batch = self.by_method.get(candidate.method.base, otherwise)
-        return before + batch * STEPS * candidate.accumulation
+        otherwise = next(iter(self.by_method.values()), (0.0, 0.0, False))
+        before, batch, skips = self.by_method.get(candidate.method.base, otherwise)
+        return before + batch * _made(STEPS * candidate.accumulation, skips=skips)
+
+
+def _made(batches: int, *, skips: bool) -> float:
+    """Return how many batches that are made take as long as so many of which most may be
+    skipped.
+    """
+    if not skips:
+        return batches
+    return min(batches, MADE) + SKIPPED * max(0, batches - MADE)

@@ -25,7 +25,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UnusedGpu, UsageError
-from xmem_slurm.planning import deepspeed_json, speed
+from xmem_slurm.planning import deepspeed_json, forecast, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import (
@@ -50,7 +50,7 @@ from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
-from xmem_slurm.trace import Mark, ScriptFailure, Trace, Training
+from xmem_slurm.trace import Mark, ScriptFailure, Seen, Trace, Training
 from xmem_slurm.work import Work
 
 GPU = load_catalogue()["h200"]
@@ -265,6 +265,22 @@ def test_what_the_last_rank_raises_before_its_first_collective_is_why() -> None:
     assert {row.why for row in plan.rows if row.status == "failed"} >= {
         f"rank 7 of 8 does not start: {WORDS}"
     }
+
+
+@pytest.mark.parametrize(("skipped", "of_many"), [(0, 4 + 128.0), (12, 4 + 8 + 0.2 * 120)])
+def test_many_micro_batches_are_expected_to_take_little_longer_where_calls_are_skipped(
+    skipped: int, of_many: float
+) -> None:
+    """A dry run of four steps took 4 s before it trained, and one for each batch."""
+    steps = [Mark("step", number) for number in range(4)]
+    seen = Seen(steps=4, skipped=skipped)
+    training = Training("transformers", "ddp", 1, 1)
+    trace = replace(trace_of("+a:1"), marks=steps, seen=seen, training=training, lived=(4.0, 8.0))
+    found = forecast.RunSeconds()
+    found.learn(trace, Spent(8.0, 8.0))
+    way = Candidate("small", 4, 1, METHODS["ddp"], 1, 1, 32, False)
+    assert found.of(way) == pytest.approx(of_many)
+    assert found.of(replace(way, accumulation=1)) == pytest.approx(8.0)
 
 
 def test_numbers_of_gpus_with_another_batch_are_told() -> None:
