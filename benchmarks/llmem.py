@@ -85,6 +85,7 @@ class Terms:
     m_p16: int
     m_p32: int
     m_os: int
+    m_head: int
     m_out: int
     m_lm: int
     m_back: int
@@ -93,17 +94,20 @@ class Terms:
 def terms(model: Decoder, bs: int, sl: int, tp: int) -> Terms:
     """Return what the peak is made of, each rounded up to what CUDA gives memory out in.
 
-    `m_out` is what checkpointing keeps: the output of each layer and of the two embeddings. `m_lm`
+    `m_head` are weights of the output layer that are no embedding's, in fp16. `m_out` is what
+    checkpointing keeps: the output of each layer and of the two embeddings. `m_lm`
     is the output layer's own copy of its weights, the logits, and twice those of all tokens but the
     last: the loss and its gradient. `m_back` is what tensor parallelism gathers for the backward
     pass.
     """
     count, tokens = model.parameters, bs * sl
+    head = 0 if model.tied else model.vocabulary * model.hidden
     of_logit = 4 if model.loss_in_fp32 else 2
     return Terms(
         m_p16=_rounded(2 * count),
         m_p32=_rounded(4 * count),
-        m_os=_rounded(8 * count),
+        m_os=_rounded(8 * (count - head)),
+        m_head=_rounded(2 * head),
         m_out=(model.layers + 2) * _rounded(2 * tokens * model.hidden),
         m_lm=_rounded(2 * model.vocabulary * model.hidden)
         + _rounded(of_logit * tokens * model.vocabulary)
@@ -117,19 +121,25 @@ def _rounded(size: int) -> int:
 
 
 def peak_bytes(model: Decoder, method: Method, bs: int, tp: int, on: Gpus) -> float:
-    """Return the peak of each GPU; `tp` of them share each layer where the method has that."""
+    """Return the peak of each GPU; `tp` of them share each layer where the method has that.
+
+    `param_bytes` of its authors adds to what is there before any sample (which has a GPU's own part
+    of parameters in fp16 and fp32) the optimizer's part, and what is gathered of others' fp16: (n -
+    1) of n parts, (n - tp) / n - 1 / n of it where tensors are shared, too. An output layer with
+    weights of its own is in neither.
+    """
     m, n = terms(model, bs, on.sl, tp), on.n
     moving = on.m_base + m.m_out + m.m_lm
-    sharded = moving + m.m_p16 + (m.m_p32 + m.m_os) / n
+    own, others = (m.m_p16 + m.m_p32 + m.m_os) / n, (m.m_p16 - m.m_head) / n
     match method:
         case Method.CDP:
             return moving + m.m_p16 + m.m_p32 + m.m_os
         case Method.TP:
             return moving + (m.m_p16 + m.m_p32 + m.m_os) / tp + m.m_back
         case Method.DP_TP:
-            return sharded - m.m_p16 * tp / n + m.m_back
+            return moving + own + (n - tp - 1) * others + m.m_back
         case _:
-            return sharded
+            return moving + own + (n - 1) * others
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ names."""
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,18 @@ def test_its_estimator_runs_out_of_memory_where_its_table_does() -> None:
     for row in TABLE_3:
         fits = {each.method for each in llmem.candidates(row.model, FOUR_V100) if each.bs}
         assert fits == row.seconds.keys(), row.name
+
+
+def test_an_output_layer_of_its_own_is_no_part_of_what_is_shared() -> None:
+    """Beside its own part of fp16 and fp32 nothing of it is gathered, and it has no state."""
+    tied = llmem.Decoder(24, 2048, 8192, 51200)
+    head, on = 51200 * 2048, FOUR_V100
+    for method, tp in ((Method.ADP, 1), (Method.DP_TP, 2)):
+        own, without = (
+            llmem.peak_bytes(model, method, 1, tp, on)
+            for model in (replace(tied, tied=False), tied)
+        )
+        assert own - without == pytest.approx((2 + 4) * head / on.n, abs=4 * llmem.ROUNDED_TO)
 
 
 def test_scores_and_ties_are_those_of_its_algorithm() -> None:
