@@ -59,6 +59,15 @@ class Part(NamedTuple):
     in_a_copy: bool = False
 
 
+class RaisedMemory(NamedTuple):
+    """What became of an ordinary job's request for host memory, which is less than it was seen to
+    hold: the `change`, or `why_not`; neither where nobody lets it be raised.
+    """
+
+    change: "Change | None" = None
+    why_not: str = ""
+
+
 class Retry(NamedTuple):
     """The same job on a larger GPU, and what is predicted of it there.
 
@@ -77,7 +86,8 @@ class Decision(NamedTuple):
     why, by their number. `why` and `error`, the name of an error's class, are of a job that goes as
     written or is refused. `lines` is what `report` made of the sizes as they were decided, `brief`
     the same in short. `prediction` is of an ordinary job that was sized; `retries` are the same job
-    on larger GPUs, the smallest first, where they are wanted.
+    on larger GPUs, the smallest first, where they are wanted. `raised` is of host memory, None
+    where the job asks for enough, or its request cannot be raised.
     """
 
     kind: Kind
@@ -92,6 +102,7 @@ class Decision(NamedTuple):
     brief: Sequence[str] = ()
     prediction: "Prediction | None" = None
     retries: Sequence[Retry] = ()
+    raised: RaisedMemory | None = None
 
     def noting(self, line: str) -> "Decision":
         """Return the same with a line more."""

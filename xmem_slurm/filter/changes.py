@@ -43,6 +43,7 @@ _NO = ("", "0", "no", "false")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
 _OF_THE_USER = {
     "keep_type",
+    "raise_mem",
     "policy",
     "budget",
     "margin",

@@ -60,7 +60,10 @@ def refusal(*reasons: str) -> str:
     return "; ".join([*reasons, "XMEM_OFF=1 submits it all the same"])
 
 
-_HINT = re.compile(r"\bXMEM_(KEEP_TYPE|FRESH|OFF)=1(?= (?:keeps the type|tries again|submits it))")
+_HINT = re.compile(
+    r"\bXMEM_(KEEP_TYPE|FRESH|OFF|RAISE_MEM)=1"
+    r"(?= (?:keeps the type|tries again|submits it|raises it))"
+)
 
 
 def by_options(line: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from xmem_slurm.decision import Decision, Kind, Part
+from xmem_slurm.decision import Decision, Kind, Part, RaisedMemory
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import live_progress
 from xmem_slurm.report import decided
@@ -22,9 +22,9 @@ from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import Failure, OptionOutlook, Remedy
 from xmem_slurm.report.seen import seen_words
 from xmem_slurm.rewriting.rewrite import Change
+from xmem_slurm.sizing import host_memory
 from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
-from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.placement import Placement
 from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.slurm.request import Request
@@ -186,30 +186,46 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
 
 def _on_host(estimate: Estimate) -> list[str]:
     """Say what host memory processes hold, where that is more than any process of torch does."""
-    per_process, processes = _host_bytes(estimate)
-    if per_process < _MUCH_HOST_BYTES:
+    memory = host_memory.of_job(estimate)
+    if memory.per_process < _MUCH_HOST_BYTES:
         return []
     return [
         (
-            f"host memory on each node: {processes} x {human(per_process)}, and what CUDA takes "
-            "there; --mem must have room for it"
+            f"host memory on each node: {memory.processes} x {human(memory.per_process)}, and what "
+            "CUDA takes there; --mem must have room for it"
         )
     ]
 
 
-def _host_bytes(estimate: Estimate) -> tuple[int, int]:
-    """Return what a process holds on the host, in bytes, and how many of them a node has."""
-    trace = estimate.largest.trace
-    return max(rank.trace.host_bytes for rank in estimate.ranks), -(
-        -trace.world_size // max(1, trace.nodes)
+def lacks_host_memory(
+    estimate: Estimate, request: Request, raised: RaisedMemory | None = None
+) -> str:
+    """Say that a job asks for less host memory than it holds, or what it asks for instead; nothing
+    where it asks for enough.
+    """
+    if raised is not None and raised.change is not None:
+        return f"{_listed([raised.change])}: {held_on_host(estimate)}"
+    lacking = host_memory.of_job(estimate, memory_per_node(request)).lacking
+    if not lacking:
+        return ""
+    hint = ""
+    if raised is not None:
+        hint = f"; {raised.why_not}" if raised.why_not else " [XMEM_RAISE_MEM=1 raises it]"
+    return f"this job may be killed: it holds {lacking}{hint}"
+
+
+def held_on_host(estimate: Estimate) -> str:
+    """Say what a job's processes held of a node's memory, and what of the raised request is a rule
+    of thumb.
+    """
+    memory = host_memory.of_job(estimate)
+    may = "" if estimate.confidence == "high" else ", and may hold more later"
+    others = f", and a node has {memory.processes} such processes" if memory.processes > 1 else ""
+    return (
+        f"in the dry run it held {human(memory.per_process)} of host memory{may}{others}; "
+        f"{human(host_memory.CUDA_BYTES)} more for each process is for CUDA, whose host memory no "
+        "dry run shows"
     )
-
-
-def lacks_host_memory(estimate: Estimate, request: Request) -> str:
-    """Say that a job asks for less host memory than it holds; nothing where it does not."""
-    per_process, processes = _host_bytes(estimate)
-    lacking = NodeMemory(per_process, processes, memory_per_node(request)).lacking
-    return f"this job may be killed: it holds {lacking}" if lacking else ""
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:
@@ -337,19 +353,25 @@ def _rank(placement: Placement, *, no_smaller: bool) -> str:
     return f"{first}; {', '.join(placement.tied)} {are} no better and no smaller"
 
 
-def outcome(changes: Sequence[Change], sizing: Sizing, *, typed: bool) -> str:
-    """Say what was changed and why; `typed` where the user had written a type of GPU."""
+def outcome(
+    changes: Sequence[Change], sizing: Sizing, *, typed: bool, subject: str = "the request"
+) -> str:
+    """Say what was changed and why, or that it stays, and of what that is said; `typed` where the
+    user had written a type of GPU.
+    """
     if not changes:
-        return f"the request stays as it is: {_offer(sizing)}"
+        return f"{subject} stays as it is: {_offer(sizing)}"
     kept = " [XMEM_KEEP_TYPE=1 keeps the type you wrote]" if typed else ""
     return f"{_listed(changes)}: {_offer(sizing)}{kept}"
 
 
-def advice(changes: Sequence[Change], sizing: Sizing) -> str:
-    """Say what would be changed if it were allowed."""
+def advice(changes: Sequence[Change], sizing: Sizing, *, other: bool = False) -> str:
+    """Say what would be changed if it were allowed; `other` where something else was."""
+    subject = "the rest of the request" if other else "the request"
     if not changes:
-        return outcome(changes, sizing, typed=False)
-    return f"nothing was changed; this would do: {_listed(changes)}: {_offer(sizing)}"
+        return outcome(changes, sizing, typed=False, subject=subject)
+    nothing = "nothing else" if other else "nothing"
+    return f"{nothing} was changed; this would do: {_listed(changes)}: {_offer(sizing)}"
 
 
 def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = False) -> list[str]:
@@ -362,7 +384,14 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
         for index, part in sorted(decision.parts.items())
         for line in [
             *filter(None, [runs_out(part.kind, part.sizing)]),
-            *filter(None, [lacks_host_memory(part.sizing.estimate, request.components[index])]),
+            *filter(
+                None,
+                [
+                    lacks_host_memory(
+                        part.sizing.estimate, request.components[index], decision.raised
+                    )
+                ],
+            ),
             *([brief_line(part.sizing, script)] if brief else estimate_lines(part.sizing.estimate)),
             *filter(
                 None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)
@@ -372,6 +401,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
                 request.components[index],
                 several=bool(request.other_components),
                 dry_run=dry_run,
+                raised=decision.raised is not None and decision.raised.change is not None,
             ),
             *([_IN_A_COPY] if part.in_a_copy else []),
         ]
@@ -382,8 +412,10 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
     ]
 
 
-def _decided(part: Part, request: Request, *, several: bool, dry_run: bool) -> str:
-    """Say what was decided of a component of a job, which may have `several`."""
+def _decided(part: Part, request: Request, *, several: bool, dry_run: bool, raised: bool) -> str:
+    """Say what was decided of a component of a job, which may have `several`, beside host memory
+    that was `raised`.
+    """
     match part.kind:
         case Kind.NOTHING_FITS:
             why = too_small(part.sizing)
@@ -393,7 +425,9 @@ def _decided(part: Part, request: Request, *, several: bool, dry_run: bool) -> s
         case Kind.CANNOT_CHANGE:
             return f"stays as written: {part.why}"
         case Kind.ADVISED:
-            return advice(part.changes, part.sizing)
+            return advice(part.changes, part.sizing, other=raised)
+    if not part.changes:
+        return advice((), part.sizing, other=raised)
     return outcome(part.changes, part.sizing, typed=bool(request.gpu_types))
 
 

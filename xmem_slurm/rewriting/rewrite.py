@@ -103,15 +103,46 @@ def rewrite(
         changes += [Change(s.option, s.old, s.new, _lines(s.lines), command="srun ") for s in steps]
     if granted is not None:
         edited = edited.but(environ={**edited.environ, **granted.variables})
-    script = edited.parsed_script
-    if script is not None and edited.script != job.script:
-        all_changes = (
-            changes if written is None else _changes(written, edited, _differing(written, edited))
-        )
-        record = f"xmem-slurm {__version__}: {'; '.join(map(str, all_changes))}: {reason}"
-        heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
-        edited = edited.but(script=_render(heeded, record, templates))
+    if edited.script != job.script:
+        edited = _with_record(edited, _since(written, edited, changes), reason, templates)
     return edited, changes
+
+
+def with_more_memory(job: Submission, edit: Edit, *, in_script: bool) -> tuple[Submission, Change]:
+    """Return an ordinary job that asks for so much host memory, and that change; no comment says so
+    yet (`recorded`).
+
+    Raises:
+        EditError: it cannot be changed without changing something else.
+    """
+    edited = None
+    if not in_script:
+        with suppress(EditError):
+            edited = apply([edit], job, in_script=False)
+    edited = edited or apply([edit], job)
+    return edited, _changes(job, edited, [edit])[0]
+
+
+def recorded(
+    edited: Submission, written: Submission, reason: str, templates: Path | None
+) -> Submission:
+    """Return a job of one component with a comment in its script that says what of it was changed,
+    if it was.
+    """
+    if edited.script == written.script:
+        return edited
+    return _with_record(edited, _since(written, edited), reason, templates)
+
+
+def _with_record(
+    edited: Submission, changes: Sequence[Change], reason: str, templates: Path | None
+) -> Submission:
+    script = edited.parsed_script
+    if script is None:
+        return edited
+    record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
+    heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
+    return edited.but(script=_render(heeded, record, templates))
 
 
 def _check_untyped_will_do(
@@ -140,6 +171,16 @@ def _differing(before: Submission, after: Submission) -> list[Edit]:
     old, new = before.request, after.request
     names = dict.fromkeys((*old.settings, *new.settings))
     return [Edit(name, new.value(name)) for name in names if old.value(name) != new.value(name)]
+
+
+def _since(
+    written: Submission | None, edited: Submission, latest: Sequence[Change] = ()
+) -> Sequence[Change]:
+    """Return all that was changed in a job since its user wrote it: the `latest` alone, or more."""
+    if written is None:
+        return latest
+    in_steps = (change for change in latest if change.command)
+    return [*_changes(written, edited, _differing(written, edited)), *in_steps]
 
 
 def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> list[Change]:

@@ -327,7 +327,8 @@ class Outcomes(_Strict):
 
 class Policy(_Strict):
     """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only
-    advises.
+    advises. With `raise_mem` a request for host memory becomes larger where the job was seen to
+    hold more.
 
     `order` ranks the options that fit: by `cost`; by the GPU memory that is asked for, so that the
     least is wasted; or by the `start` that Slurm expects. `spare` is the part of each GPU's memory
@@ -343,6 +344,7 @@ class Policy(_Strict):
 
     rewrite: bool = True
     keep_type: bool = False
+    raise_mem: bool = False
     order: Order = "cost"
     spare: Annotated[float, Field(ge=0, lt=1)] = 0.0
     least_bytes: Annotated[int, Field(ge=0)] = 0

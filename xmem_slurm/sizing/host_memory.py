@@ -2,10 +2,15 @@
 
 from typing import NamedTuple
 
-from xmem_slurm.units import human
+from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.units import GIB, human
 
 EXACT = 1 / 32
 """To that it is known what a process holds (CHANGE of probe/_xmem/record/host)."""
+
+CUDA_BYTES = GIB
+"""Of each process, for what CUDA's libraries take on the host: no dry run shows that. A rule of
+thumb, and a whole unit."""
 
 
 class NodeMemory(NamedTuple):
@@ -29,6 +34,16 @@ class NodeMemory(NamedTuple):
         return self.per_process * self.processes
 
     @property
+    def is_short(self) -> bool:
+        """Whether the job asks for less than was seen."""
+        return 0 < self.requested < self.needed
+
+    @property
+    def to_ask_for(self) -> int:
+        """What a job is to ask for of a node that is to have room for them."""
+        return self.needed + self.processes * CUDA_BYTES
+
+    @property
     def fits(self) -> bool:
         """Whether a node has it, or the job as it is written has as little room: then a way is none
         the worse.
@@ -42,9 +57,17 @@ class NodeMemory(NamedTuple):
         if 0 < self.node < self.needed:
             no_worse = ", and the job as it is written takes as much" if self.fits else ""
             return f"{needed} on each node, which has {human(self.node)}{no_worse}"
-        if 0 < self.requested < self.needed:
+        if self.is_short:
             return (
                 f"{needed} on each node, of which the job asks for {human(self.requested)}: ask "
                 "for more"
             )
         return ""
+
+
+def of_job(estimate: Estimate, requested: int = 0) -> NodeMemory:
+    """Return what the processes of a job were seen to hold of a node, beside what it asks for."""
+    trace = estimate.largest.trace
+    per_process = max(rank.trace.host_bytes for rank in estimate.ranks)
+    processes = -(-trace.world_size // max(1, trace.nodes))
+    return NodeMemory(per_process, processes, requested)

@@ -51,6 +51,8 @@ class Wishes(NamedTuple):
     off: bool = False
     dry_run: bool = False
     keep_type: bool = False
+    raise_mem: bool | None = None
+    """Whether --mem may be raised to what the job was seen to hold; None as the site has it."""
     plan: bool = False
     """Whether it may be trained another way, the best that fits (`by_plan`)."""
     advise: bool = False

@@ -20,7 +20,7 @@ from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
 from xmem_slurm.outcomes import learned, prediction
 from xmem_slurm.report import decided, terminal
 from xmem_slurm.rewriting import job_steps, sharing
-from xmem_slurm.rewriting.rewrite import Change, rewrite
+from xmem_slurm.rewriting.rewrite import Change, recorded, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
@@ -29,7 +29,7 @@ from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import silent
-from xmem_slurm.submission import answers
+from xmem_slurm.submission import answers, host_memory
 from xmem_slurm.trace import Trace
 
 if TYPE_CHECKING:
@@ -87,7 +87,10 @@ def decide(
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
         return decision
-    decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=unsized)
+    in_script = _in_script(job, sized)
+    with_memory, raised = host_memory.raised(job, sized, wishes, site, gpus, in_script=in_script)
+    decision = _with_parts(with_memory, wishes, site, gpus, sized, in_script=in_script, written=job)
+    decision = _with_record(decision, with_memory, site)._replace(left=unsized, raised=raised)
     too_small = [
         line
         for part in decision.parts.values()
@@ -105,7 +108,9 @@ def decide(
         gpu = gpus[sized[0].estimate.gpu_name]
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
         retry_count = int(wishes.retry) if may_ask else 0
-        retries = _larger(job, site, gpus, sized[0], retry_count, experience=experience)
+        retries = _larger(
+            with_memory, site, gpus, sized[0], retry_count, experience=experience, written=job
+        )
         decision = decision._replace(
             prediction=prediction.of(sized[0].estimate, gpu), retries=retries
         )
@@ -226,14 +231,34 @@ def basis_of(
     return [*map(evidence.as_it_is, facts), *named]
 
 
+def _in_script(job: Submission, sized: Mapping[int, Sizing]) -> bool:
+    """Whether the script itself may be changed: the job does not ask Slurm where it is."""
+    asks_for_script = any(component.estimate.asks_for_script for component in sized.values())
+    return not asks_for_script and not job_steps.looks_up_itself(job)
+
+
+def _with_record(decision: Decision, with_memory: Submission, site: Site) -> Decision:
+    """Have a job say in its script that its host memory alone was raised, where that is so."""
+    if decision.ready != with_memory or with_memory == decision.written:
+        return decision
+    reason = terminal.held_on_host(decision.parts[0].sizing.estimate)
+    ready = recorded(with_memory, decision.written, reason, site.templates)
+    kind = Kind.REWRITTEN if decision.kind is Kind.FITS else decision.kind
+    return decision._replace(kind=kind, ready=ready)
+
+
 def _with_parts(
     job: Submission,
     wishes: "Wishes",
     site: Site,
     gpus: Mapping[str, Gpu],
     sized: Mapping[int, Sizing],
+    *,
+    in_script: bool,
+    written: Submission,
 ) -> Decision:
-    """Change each component's request to the option that was chosen, if that is allowed.
+    """Change each component's request to the option that was chosen, if that is allowed; `written`
+    is the job as its user has it.
 
     Components of a heterogeneous job that get the same option are changed together: one place may
     set it for them.
@@ -241,8 +266,6 @@ def _with_parts(
     Raises:
         UsageError: an ordinary job's request cannot be changed.
     """
-    asks_for_script = any(component.estimate.asks_for_script for component in sized.values())
-    in_script = not asks_for_script and not job_steps.looks_up_itself(job)
     keep_type = wishes.keep_type or site.policy.keep_type
     parts: dict[int, Part] = {}
     together: dict[tuple[str, bool], dict[int, Sizing]] = {}
@@ -256,7 +279,15 @@ def _with_parts(
     ready = job
     for (choice, allowed), group in together.items():
         try:
-            changed, changes = _rewritten(ready, choice, site, gpus, group, in_script=in_script)
+            changed, changes = _rewritten(
+                ready,
+                choice,
+                site,
+                gpus,
+                group,
+                in_script=in_script,
+                written=written if written != job else None,
+            )
         except UsageError as error:
             if allowed and not job.request.other_components:
                 raise
@@ -279,7 +310,7 @@ def _with_parts(
             parts[index] = Part(kind, component, own_changes, in_a_copy=copied and index == last)
         ready = changed if allowed else ready
     kinds = {part.kind for part in parts.values()}
-    return Decision(next(kind for kind in Kind if kind in kinds), job, ready, parts)
+    return Decision(next(kind for kind in Kind if kind in kinds), written, ready, parts)
 
 
 def _larger(
@@ -290,8 +321,10 @@ def _larger(
     count: int,
     *,
     experience: Experience,
+    written: Submission,
 ) -> Sequence[Retry]:
-    """Return the job on larger GPUs than the one chosen for it, each larger than the one before.
+    """Return the job on larger GPUs than the one chosen for it, each larger than the one before;
+    `written` is it as its user has it.
 
     Each has the prediction for its own GPU, not that for the one chosen: on another kind of GPU
     the job needs another amount, and its outcome would be held against the wrong figure.
@@ -310,7 +343,14 @@ def _larger(
         estimate = estimate_on(verdict.name, sized.estimate, gpus, experience)
         predicted = None if estimate is None else prediction.of(estimate, gpus[verdict.name])
         with suppress(UsageError):
-            ready, _ = rewrite(job, option, reason, spelled=site.dialect, templates=site.templates)
+            ready, _ = rewrite(
+                job,
+                option,
+                reason,
+                spelled=site.dialect,
+                templates=site.templates,
+                written=written if written != job else None,
+            )
             retries.append(Retry(ready, predicted))
     return retries
 
@@ -323,9 +363,10 @@ def _rewritten(
     group: Mapping[int, Sizing],
     *,
     in_script: bool,
+    written: Submission | None,
 ) -> tuple[Submission, Sequence[Change]]:
     """Return the job with a group of its components asking for the GPU option that was chosen for
-    all of them.
+    all of them; `written` as of `rewrite`.
     """
     option, units = site.option[choice], next(iter(group.values())).placement.units
     granted = None
@@ -344,4 +385,5 @@ def _rewritten(
         spelled=site.dialect,
         templates=site.templates,
         in_script=in_script,
+        written=written,
     )

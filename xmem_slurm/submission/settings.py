@@ -51,6 +51,11 @@ OWN_OPTIONS = (
     OwnOption("xmem-off", "", "submit the job as written, without an estimate"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption(
+        "xmem-raise-mem",
+        "",
+        "raise --mem where the job was seen to hold more host memory than it asks for",
+    ),
+    OwnOption(
         "xmem-plan",
         "",
         "train it the best way that fits this site's GPUs; says what that changes",
@@ -134,6 +139,7 @@ ANYWHERE = (
     "hold",
     "strict",
     "keep-type",
+    "raise-mem",
     "record",
     "summary",
     "retry",

@@ -54,7 +54,7 @@ def test_the_example_is_valid() -> None:
         (
             "keep_type = false",
             "keep_typ = false",
-            "policy.keep_typ: no such key; there are rewrite, keep_type, order",
+            "policy.keep_typ: no such key; there are rewrite, keep_type, raise_mem",
         ),
         ("cost = 1.0", "cost = 0", "option.l4.cost"),
         ("gpus = { l4 = 4 }", "gpus = { l40 = 4 }", "gpus names 'l40', which is not an option"),

@@ -123,6 +123,21 @@ SITUATIONS = {
     "the GPU is too small": Situation(THRICE, "l4:1", wishes=Wishes(keep_type=True)),
     "every GPU is too small": Situation(WELL._replace(changed=times(20)), "1"),
     "the host's memory is too small": Situation(HOST, options=["--mem=8G"]),
+    "its request is raised": Situation(HOST, options=["--mem=8G"], wishes=Wishes(raise_mem=True)),
+    "its request is raised, and the GPU is right": Situation(
+        DOUBTFUL._replace(changed=lambda found: DOUBTS(HOST.changed(found))),
+        "l4:1",
+        options=["--mem-per-cpu=3G", "-c2"],
+        wishes=Wishes(raise_mem=True),
+    ),
+    "its request is raised, and the type is kept": Situation(
+        HOST, options=["--mem-per-gpu=8G"], wishes=Wishes(raise_mem=True, keep_type=True)
+    ),
+    "no node has so much host memory": Situation(
+        WELL._replace(changed=lambda found: dataclasses.replace(found, host_bytes=2 << 40)),
+        options=["--mem=8G"],
+        wishes=Wishes(raise_mem=True),
+    ),
     "the environment is not there": Situation(
         Ran(traces=[{"python": PYTHON}], set_up=NO_CONDA),
     ),
