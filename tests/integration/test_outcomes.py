@@ -123,7 +123,7 @@ def test_a_retry_is_a_job_of_its_own_for_the_case_that_memory_ran_out(
     assert (seen.prediction.run != "", seen.prediction.gpu) == (True, "")
     shown = cluster.run(XMEM_SLURM, "explain", again).stdout
     assert "estimated: nothing\n" in shown
-    assert "\nhost memory: peak " in shown
+    assert "\nhost memory: used " in shown
 
     other, told = submitted(
         cluster, job(tmp_path / "fails", job_python, "exit 1\n"), "--xmem-retry=1"

@@ -18,6 +18,8 @@ class Prediction(NamedTuple):
     `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`),
     `margin` a share of `fits_in_bytes` and `promise` the probability that it is enough, None where
     it is a prior. `uses_bytes` is what the job takes of a GPU that has room for everything.
+    `host_bytes` is the host memory that all its processes on a node hold, if each holds as much as
+    those that were run, without what CUDA takes there.
     `script` and `run` are salted hashes (`records.key_of_script` and `key_of_run`). `asked` and
     `given` are what the job asked for and what it was given, as the site's record has it
     (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are
@@ -38,6 +40,7 @@ class Prediction(NamedTuple):
     outside_bytes: int = 0
     required_bytes: int = 0
     uses_bytes: int = 0
+    host_bytes: int = 0
     asked: Sequence[str] = ()
     given: Sequence[str] = ()
     sampled: bool = False
@@ -45,6 +48,8 @@ class Prediction(NamedTuple):
 
 def of(estimate: "Estimate", gpu: "Gpu") -> Prediction:
     """Return what an estimate predicts of a job on this GPU."""
+    from xmem_slurm.sizing import host_memory  # noqa: PLC0415 - what reads predictions sizes nothing
+
     rank = estimate.largest
     return Prediction(
         gpu=gpu.cuda_name,
@@ -59,6 +64,7 @@ def of(estimate: "Estimate", gpu: "Gpu") -> Prediction:
         outside_bytes=rank.outside_allocator_bytes,
         required_bytes=rank.required_bytes,
         uses_bytes=rank.uses_up_to_bytes,
+        host_bytes=host_memory.of_job(estimate).needed,
     )
 
 

@@ -36,6 +36,7 @@ _FIELDS = (
     "TRESUsageInMax",
     "AdminComment",
     "WorkDir",
+    "TRESUsageInTot",
 )
 _AS_FIELDS = ("--noheader", "--parsable2", "--delimiter=\x1f")
 _MOST_COMMENT = 1 << 20
@@ -43,6 +44,7 @@ _WRAPPED = "wrap"
 """The name of a job of `sbatch --wrap`, if it was given none (sbatch(1), --job-name)."""
 _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 _GPU_MEMORY = re.compile(r"gres/gpumem=(\d+)([KMGT]?)")
+_HOST_MEMORY = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGT]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError: CUDA out of memory\. Tried to allocate [\d.]+ [KMG]iB\. "
@@ -71,6 +73,10 @@ class Accounted(NamedTuple):
     """Where it ran."""
     hash: str = ""
     """Its script's, where it is known by its record alone."""
+    host_asked_bytes: int = 0
+    """Host memory that it had, of all its nodes together; 0 where that is not known."""
+    host_used_bytes: int | None = None
+    """What all tasks of its largest step held at their peaks (MaxRSS), None where nobody looked."""
 
     @property
     def script(self) -> str:
@@ -123,27 +129,43 @@ def parse(text: str) -> list[Accounted]:
         fields = line.split("\x1f")
         if len(fields) != len(_FIELDS) or not fields[4].strip() or not fields[5].isdecimal():
             continue
-        number, job, user, name, state, seconds, tres, usage, comment, folder = fields
+        number, job, user, name, state, seconds, tres, usage, comment, folder, total = fields
         if "." in number:
-            last = jobs[-1] if jobs and jobs[-1].number == number.partition(".")[0] else None
-            used = _gpu_memory(usage)
-            if (
-                last is not None
-                and used is not None
-                and last.source in ("", "sacct")
-                and sum(last.gpus.values()) == 1
-            ):
-                jobs[-1] = last._replace(used_bytes=max(used, last.used_bytes or 0), source="sacct")
+            if jobs and jobs[-1].number == number.partition(".")[0]:
+                jobs[-1] = _with_step(jobs[-1], usage, total)
             continue
         used = of_jobstats(comment)
         gpus = of_tres(tres)
         if gpus:
             source = "jobstats" if used is not None else ""
             ended = state.split()[0]
-            jobs.append(
-                Accounted(number, job, user, name, ended, int(seconds), gpus, used, source, folder)
+            one = Accounted(
+                number, job, user, name, ended, int(seconds), gpus, used, source, folder
             )
+            jobs.append(one._replace(host_asked_bytes=_host_memory(tres, 1 << 20) or 0))
     return jobs
+
+
+def _with_step(job: Accounted, usage: str, total: str) -> Accounted:
+    """Return a job with what one of its steps used: of a GPU by TRESUsageInMax, of host memory by
+    TRESUsageInTot.
+    """
+    held, used = _host_memory(total, 1), _gpu_memory(usage)
+    if held is not None:
+        job = job._replace(host_used_bytes=max(held, job.host_used_bytes or 0))
+    if used is None or job.source not in ("", "sacct") or sum(job.gpus.values()) != 1:
+        return job
+    return job._replace(used_bytes=max(used, job.used_bytes or 0), source="sacct")
+
+
+def _host_memory(tres: str, unit: int) -> int | None:
+    """Return the bytes of `mem=` among TRES; a number alone is of that unit: MiB of what a job has,
+    bytes of what was used (sacct(1)).
+    """
+    match = _HOST_MEMORY.search(tres)
+    if match is None:
+        return None
+    return int(float(match[1]) * (_UNITS[match[2]] if match[2] else unit)) or None
 
 
 def of_tres(text: str) -> dict[str, int]:

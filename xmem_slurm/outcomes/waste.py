@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.outcomes.records import HostPeak, JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.units import GIB
 
 NOT_LISTED = "other"
 """A type that the site file does not have."""
@@ -42,6 +43,11 @@ class SpentHours:
     why: str = ""
     used_bytes: int | None = None
     source: str = ""
+    host_asked: float | None = None
+    """GiB of host memory that it asked for, times the hours that it ran; None where it is not known
+    what it asked for, or what it used."""
+    host_used: float = 0.0
+    """The same of what it used at its peak."""
 
 
 @dataclass
@@ -66,6 +72,10 @@ class Waste:
     """...had..."""
     cost_done: float = 0.0
     """...and would have done with."""
+    host_jobs: int = 0
+    """Of so many it is known what they asked for and used of host memory, in GiB times hours:"""
+    host_asked: float = 0.0
+    host_used: float = 0.0
 
 
 def smallest(used_bytes: int, site: Site, gpus: Mapping[str, Gpu]) -> str:
@@ -113,6 +123,7 @@ def spent(
                 why,
                 used,
                 source,
+                *_of_host(job, outcome),
             )
         )
     return spent_hours
@@ -152,6 +163,33 @@ def _used(
     else:
         why = NOT_RECORDED
     return None, "", why
+
+
+def _of_host(job: Accounted, outcome: JobOutcome | None) -> tuple[float | None, float]:
+    """Return what a job asked for and used of host memory, in GiB times hours: by its control
+    groups where it was recorded, else by accounting.
+    """
+    asked, used = on_hosts(outcome) if outcome is not None else (0, None)
+    asked, used = job.host_asked_bytes or asked, used or job.host_used_bytes
+    if not asked or used is None or job.state in _NOT_ENDED:
+        return None, 0.0
+    hours = job.seconds / 3600
+    return asked / GIB * hours, used / GIB * hours
+
+
+def on_hosts(outcome: JobOutcome) -> tuple[int, int | None]:
+    """Return what a recorded job asked for and used of host memory on all nodes together; 0 and
+    None where that is not known of one of them.
+
+    A process knows the control group of its own step alone: of several steps the largest counts.
+    """
+    by_host = defaultdict[str, list[HostPeak]](list)
+    for process in outcome.processes:
+        if process.host_memory is not None:
+            by_host[process.host].append(process.host_memory)
+    asked = [max(peak.asked or 0 for peak in peaks) for peaks in by_host.values()]
+    used = [max(peak.step or 0 for peak in peaks) for peaks in by_host.values()]
+    return sum(asked) if asked and all(asked) else 0, sum(used) if used and all(used) else None
 
 
 def as_accounted(outcome: JobOutcome) -> Accounted:
@@ -221,6 +259,9 @@ def summed(spent_hours: Sequence[SpentHours], site: Site) -> Waste:
         scripts=sorted(listed, key=lambda row: (-row[1], row[0]))[:MOST_SCRIPTS],
         jobs=len(spent_hours),
         known_jobs=len(known_hours),
+        host_jobs=sum(entry.host_asked is not None for entry in spent_hours),
+        host_asked=sum(entry.host_asked or 0 for entry in spent_hours),
+        host_used=sum(entry.host_used for entry in spent_hours),
         unpriced=sum(entry.hours for entry in unpriced),
         cost_asked=sum(cost(entry.asked, entry.hours) for entry in priced),
         cost_had=sum(cost(entry.had, entry.hours) for entry in priced),

@@ -88,7 +88,8 @@ def _used(outcome: JobOutcome) -> list[str]:
 
 
 def _host_memory(outcome: JobOutcome) -> list[str]:
-    """Return what a job took of a node's memory, beside what it asked for: where it took the most.
+    """Return what a job took of a node's memory, beside what it asked for and what was estimated:
+    where it took the most.
 
     The step's peak has all of its processes on that node, and files that the kernel keeps cached
     and would give up.
@@ -99,14 +100,18 @@ def _host_memory(outcome: JobOutcome) -> list[str]:
     if not peaks:
         return []
     peak = max(peaks, key=lambda host_peak: max(host_peak.step or 0, host_peak.largest))
-    asked_words = f" of {human(peak.asked)} asked" if peak.asked else ""
+    asked_words = f" of {human(peak.asked)} requested" if peak.asked else ""
     until = ", when last heard of" if "running" in _of(outcome) else ""
+    predicted = outcome.prediction
+    estimated = ""
+    if predicted is not None and predicted.host_bytes:
+        estimated = f"; estimated {human(predicted.host_bytes)} on a node, without CUDA's own"
     if peak.step is None:
-        return [
-            f"host memory: peak {human(peak.largest)}{asked_words}, of its largest process{until}"
-        ]
-    beside = f"with cached files; its largest process {human(peak.largest)}"
-    return [f"host memory: peak {human(peak.step)}{asked_words}, {beside}{until}"]
+        used = f"used {human(peak.largest)}{asked_words} by its largest process alone"
+    else:
+        beside = f"cached files included; its largest process {human(peak.largest)}"
+        used = f"used {human(peak.step)}{asked_words}, {beside}"
+    return [f"host memory: {used}{estimated}{until}"]
 
 
 def _fits(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:

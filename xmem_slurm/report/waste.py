@@ -42,6 +42,17 @@ def words(waste: Waste, days: float) -> list[str]:
     return [first, f"their cost: {costs}"]
 
 
+def host_words(waste: Waste) -> str:
+    """Return what is said of host memory; nothing where it is known of no job."""
+    if not waste.host_jobs:
+        return ""
+    share = f"{waste.host_used / waste.host_asked:.0%}" if waste.host_asked else "none"
+    return (
+        f"host memory: {waste.host_asked:.1f} GiB hours requested, {waste.host_used:.1f} ({share}) "
+        f"used, by the peaks of {waste.host_jobs} of {waste.jobs} jobs"
+    )
+
+
 def lines(waste: Waste, days: float) -> list[str]:
     """Return the report as text, for one screen."""
     if not waste.jobs:
@@ -60,7 +71,9 @@ def lines(waste: Waste, days: float) -> list[str]:
         + (f", {cost:.1f} of their cost not needed" if cost > 0 else "")
         for name, spent_hours, cost in waste.scripts
     ]
-    return [summary, *shown, priced, *unknown, *(["most hours:", *scripts] if scripts else [])]
+    on_host = [host_words(waste)] if waste.host_jobs else []
+    most = ["most hours:", *scripts] if scripts else []
+    return [summary, *shown, priced, *on_host, *unknown, *most]
 
 
 def document(waste: Waste, days: float) -> dict[str, Any]:
@@ -76,7 +89,7 @@ def page(waste: Waste, days: float, templates: Path | None = None) -> str:
     """Return the report as one HTML file that needs nothing else."""
     hours = sum(waste.had.values()) or 1
     values = {
-        "words": words(waste, days),
+        "words": [*words(waste, days), host_words(waste)],
         "rows": rows(waste),
         "unknown": [
             (why, f"{spent_hours:.1f}", f"{spent_hours / hours:.0%}")

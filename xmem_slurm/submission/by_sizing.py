@@ -321,10 +321,10 @@ def _larger(
     count: int,
     *,
     experience: Experience,
-    written: Submission,
+    written: Submission | None = None,
 ) -> Sequence[Retry]:
     """Return the job on larger GPUs than the one chosen for it, each larger than the one before;
-    `written` is it as its user has it.
+    `written` is it as its user has it, where it is changed already.
 
     Each has the prediction for its own GPU, not that for the one chosen: on another kind of GPU
     the job needs another amount, and its outcome would be held against the wrong figure.

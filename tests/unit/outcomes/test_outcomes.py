@@ -427,9 +427,18 @@ HOST = {"process": 3 * GIB, "children": GIB, "step": 5 * GIB, "asked": 16 * GIB}
 @pytest.mark.parametrize(
     ("host_memory", "said"),
     [
-        (HOST, "peak 5.00 GiB of 16.00 GiB asked, with cached files; its largest process 3.00 GiB"),
-        ({"process": GIB, "children": 2 * GIB}, "peak 2.00 GiB, of its largest process"),
-        ({"process": GIB, "asked": GIB}, "peak 1.00 GiB of 1.00 GiB asked, of its largest process"),
+        (
+            HOST,
+            (
+                "used 5.00 GiB of 16.00 GiB requested, cached files included; its largest process "
+                "3.00 GiB"
+            ),
+        ),
+        ({"process": GIB, "children": 2 * GIB}, "used 2.00 GiB by its largest process alone"),
+        (
+            {"process": GIB, "asked": GIB},
+            "used 1.00 GiB of 1.00 GiB requested by its largest process alone",
+        ),
     ],
 )
 def test_what_a_job_took_of_host_memory_is_told_beside_what_it_asked_for(
@@ -440,6 +449,9 @@ def test_what_a_job_took_of_host_memory_is_told_beside_what_it_asked_for(
     assert f"host memory: {said}" in told_of(outcome)
     (shown,) = (each["host_memory"] for each in told.job_document(outcome)["processes"][:1])
     assert shown == {**dict.fromkeys(HOST), **host_memory}
+    (estimated,) = written(tmp_path, line(host_memory=host_memory, predicted={"host_bytes": GIB}))
+    words = f"host memory: {said}; estimated 1.00 GiB on a node, without CUDA's own"
+    assert words in told_of(estimated)
     killed = line(host_memory=host_memory, state="running")
     assert f"host memory: {said}, when last heard of" in told_of(written(tmp_path, killed)[0])
 

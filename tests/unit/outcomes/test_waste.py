@@ -20,7 +20,8 @@ GPUS = loading.option_gpus(SITE, loading.load_catalogue())
 def of_sacct(*rows: str) -> str:
     """Return sacct's answer; jobs that name no folder ran in the same."""
     in_folder = (f"{row}|/home" if row.count("|") > 1 and "|/" not in row else row for row in rows)
-    return "".join(row.replace("|", "\x1f") + "\n" for row in in_folder)
+    whole = (f"{row}|" if row.count("|") == 9 else row for row in in_folder)
+    return "".join(row.replace("|", "\x1f") + "\n" for row in whole)
 
 
 def summary(*used: int) -> str:
@@ -36,7 +37,7 @@ def summary(*used: int) -> str:
 def test_sacct_and_jobstats_say_what_was_taken_of_a_gpu_as_far_as_they_can() -> None:
     found = sources.parse(
         of_sacct(
-            "7|7|ada|train|COMPLETED|3600|billing=1,cpu=1,gres/gpu:l4=1,gres/gpu=1|||",
+            "7|7|ada|train|COMPLETED|3600|billing=1,cpu=1,gres/gpu:l4=1,gres/gpu=1||||",
             "7|7|ada|train|COMPLETED|3600|billing=1,cpu=1,gres/gpu:l4=1,gres/gpu=1||",
             "7.batch|7.batch|||COMPLETED|3600||cpu=0,gres/gpumem=2048M,gres/gpuutil=90|",
             "7.0|7.0|||COMPLETED|3600||gres/gpumem=3G|",
@@ -58,6 +59,29 @@ def test_sacct_and_jobstats_say_what_was_taken_of_a_gpu_as_far_as_they_can() -> 
         ("9_3", {"h200": 2}, 9 * GIB, "jobstats"),
         ("13", {"": 1}, None, ""),
     ]
+
+
+def test_host_memory_is_counted_by_what_was_asked_for_and_used(tmp_path) -> None:
+    """Two hours of 16 GiB for 5 by a control group, an hour of 8 GiB on each of two nodes for 3 by
+    sacct, and a job of which sacct did not look at what its steps held."""
+    host = {"process": GIB, "step": 5 * GIB, "asked": 16 * GIB}
+    records = written(tmp_path, line(job="1", host_memory=host))
+    accounted = sources.parse(
+        of_sacct(
+            "1|1|ada|a|COMPLETED|7200|mem=16G,gres/gpu:l4=1,gres/gpu=1|||/home|",
+            "2|2|ada|b|COMPLETED|3600|cpu=2,mem=16384M,node=2,gres/gpu:l4=2,gres/gpu=2|||/home|",
+            "2.batch|2.batch|||COMPLETED|3600||gres/gpumem=9G||/home|cpu=9,mem=1024K",
+            "2.0|2.0|||COMPLETED|3600||||/home|cpu=9,mem=3G,gres/gpumem=9G",
+            "3|3|ada|c|COMPLETED|3600|mem=1T,gres/gpu:l4=1,gres/gpu=1|||/home|",
+        )
+    )
+    sums = waste.summed(waste.spent(accounted, records, SITE, GPUS), SITE)
+    assert (sums.host_jobs, sums.host_asked, sums.host_used) == (2, 32 + 16, 10 + 3)
+    told = "host memory: 48.0 GiB hours requested, 13.0 (27%) used, by the peaks of 2 of 3 jobs"
+    assert told in report.lines(sums, 30)
+    assert told in report.page(sums, 30)
+    old = written(tmp_path, line(job="4"))
+    assert waste.on_hosts(old[0]) == (0, None)
 
 
 @pytest.mark.parametrize(
