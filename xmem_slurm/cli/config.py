@@ -17,6 +17,7 @@ _UNSET = {
     "ranks": "automatic",
     "array-tasks": "automatic",
     "record": "the site's",
+    "raise-mem": "the site's",
 }
 """What these are where they are not set."""
 

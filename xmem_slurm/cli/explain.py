@@ -11,7 +11,14 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, HtmlFile, PerfettoFile, ReportFile, SnapshotFile
+from xmem_slurm.cli.arguments import (
+    AsJson,
+    HtmlFile,
+    PerfettoFile,
+    ReportFile,
+    SnapshotFile,
+    tell,
+)
 from xmem_slurm.cli.handing_out import Reports, hand_out, when
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
@@ -88,6 +95,13 @@ def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
     return {number: last.said[number]._replace(full=tree) for number, tree in trees.items()}
 
 
+def _in_vain(unanswered: answers.Unanswered) -> str:
+    """Say of which submission there was no estimate, and why."""
+    why = f": {unanswered.why}" if unanswered.why else ""
+    typed = shlex.join(unanswered.command)
+    return f"the last submission, {typed} ({when(unanswered.made)}), was not estimated{why}"
+
+
 def last_of(script: str | None) -> answers.KeptEstimate:
     """Return the newest estimate that is kept of a script, of any where it is None; and say if it
     is out of date.
@@ -96,11 +110,14 @@ def last_of(script: str | None) -> answers.KeptEstimate:
         UsageError: there is none.
     """
     last = next((kept for kept in answers.newest() if script is None or kept.is_of(script)), None)
+    unanswered = answers.unanswered(script)
     if last is None:
         which = f" of {script}" if script is not None else ""
-        raise UsageError(
-            f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one"
-        )
+        makes = f"`xmem-slurm estimate {script or 'SCRIPT'}` makes one"
+        why = f", as {_in_vain(unanswered)}" if unanswered is not None else f"; {makes}"
+        raise UsageError(f"no estimate{which} is kept{why}")
+    if unanswered is not None:
+        tell(f"{_in_vain(unanswered)}; what follows is an earlier estimate")
     changed = last.outdated_by()
     if changed is not None:
         name = os.path.relpath(changed)

@@ -43,7 +43,7 @@ def gpus(
         raise UsageError(f"{word}: no GPU of the catalogue, nor of the site, has that in its name")
     shown.sort(key=lambda name: not names[name])  # those of the site first
     if as_json:
-        rows = [
+        listed = [
             {
                 "name": name,
                 "cuda_name": catalogue[name].cuda_name,
@@ -53,9 +53,12 @@ def gpus(
             }
             for name in shown
         ]
-        typer.echo(json.dumps({"schema_version": 1, "gpus": rows}, indent=2))
+        typer.echo(json.dumps({"schema_version": 1, "gpus": listed}, indent=2))
         return
+    rows = [
+        (name, human(catalogue[name].total_bytes), ", ".join(names[name]) or "-") for name in shown
+    ]
     width = max(map(len, shown))
-    for name in shown:
-        at_site = f"this site: {', '.join(names[name])}" if names[name] else ""
-        typer.echo(f"{name:{width}}  {human(catalogue[name].total_bytes):>10}  {at_site}".rstrip())
+    for name, size, at_site in [("GPU", "memory", "name at this site"), *rows]:
+        here = f"  {at_site}" if loaded is not None else ""
+        typer.echo(f"{name:{width}}  {size:>10}{here}")

@@ -186,6 +186,13 @@ def _learn(
     with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
         failed = sources.not_completed(days, everybody=everybody)
     lessons, nothing = learning.lessons(records.since(outcomes, days), failed)
+    if not lessons and not nothing:
+        kept = f"; {place} stays as it is" if place.exists() else ""
+        typer.echo(
+            f"no jobs of the last {days:g} days were recorded: there is nothing to learn from, and "
+            f"nothing was written{kept}; `xsbatch --xmem-record` records what a job uses"
+        )
+        return
     margins = learning.learn(lessons, coverage)
     typer.echo(
         "\n".join(job_report.learned_lines(margins, lessons, nothing, learning.drift(lessons)))

@@ -177,11 +177,13 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         traces_read = [
             replace(trace_read, doubts=[*trace_read.doubts, itself]) for trace_read in traces_read
         ]
-    failed_line = set_up.failure(outcome.output_head)
-    if failed_line:
-        traces_read = [_after_failed_line(trace_read, failed_line) for trace_read in traces_read]
+    failed_lines = set_up.failures(outcome.output_head)
+    if failed_lines:
+        words = ", and ".join(failed_lines)
+        traces_read = [_after_failed_line(trace_read, words) for trace_read in traces_read]
     if not any(trace_read.allocations or trace_read.error for trace_read in traces_read):
-        why = _why_nothing(traces, traces_read, outcome)
+        misspelt = _misspelt(failed_lines) if outcome.stopped is None else ""
+        why = misspelt or _why_nothing(traces, traces_read, outcome)
         on_any_gpu = outcome.stopped is None and not any(
             trace_read.recorded for trace_read in traces_read
         )
@@ -191,13 +193,15 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
             (trace_read.python for trace_read in traces_read if trace_read.python), _lacking(traces)
         )
         went_on = _went_on(python) if python not in why else ""
-        before = f"; before that failed {failed_line}{went_on}" if failed_line not in why else ""
+        others = [line for line in failed_lines if line not in why]
+        before = f"; before that failed {', and '.join(others)}{went_on}" if others else ""
         no_fact = _is_no_fact(outcome, why)
+        excused = missing or any(line not in why for line in failed_lines) or no_fact
         raise kind(
             why if unused else f"{why}{missing}{before}",
             files,
             on_any_gpu=on_any_gpu,
-            fails=on_any_gpu and trace.cannot_run(why) and not (missing or failed_line or no_fact),
+            fails=on_any_gpu and trace.cannot_run(why) and not excused,
             busy=no_fact,
         )
     failed = outcome.returncode and outcome.stopped is None
@@ -215,6 +219,14 @@ def _after_failed_line(trace_read: trace.Trace, failed_line: str) -> trace.Trace
     """Say in a trace which line failed before, and which Python ran then: perhaps another."""
     noted = trace.Noted(Doubt.SET_UP, f"{failed_line}{_went_on(trace_read.python)}")
     return replace(trace_read, doubts=[*trace_read.doubts, noted])
+
+
+def _misspelt(failed_lines: Sequence[str]) -> str:
+    """Say of the first command whose name is misspelt which is meant; "" where none is."""
+    for line in failed_lines:
+        if program := set_up.meant(line):
+            return f"{trace.MISSPELT} in its script: {line} (is `{program}` meant?)"
+    return ""
 
 
 def _went_on(python: str) -> str:

@@ -1,10 +1,11 @@
-"""Did a line of the script fail that sets up what the rest needs? By what shells and environment
-tools say of it.
+"""Which lines of the script failed that set up what the rest needs? By what shells and environment
+tools say of them.
 
 A script goes on after such a line, with another Python perhaps, and ends well: nothing else tells.
 """
 
 import re
+from collections.abc import Sequence
 
 from xmem_slurm import checked
 
@@ -29,12 +30,43 @@ _FAILURES = (
 )
 """bash, dash, zsh; conda; Lmod and Environment Modules."""
 
+_MOST_LINES = 3
+"""So many are named: a script that has more of them has one cause."""
+_NOT_FOUND = re.compile(
+    r"(?P<before>\S+): (?:command )?not found$|command not found: (?P<after>\S+)$"
+)
+_STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec")
+"""What starts a training, and whose misspelt names no program has. Shorter names are left out: of
+those one letter makes another program (srun, prun)."""
 
-def failure(output: bytes) -> str:
-    """Return what is said of the first such line in what a script printed; "" where none is."""
+
+def failures(output: bytes) -> Sequence[str]:
+    """Return what is said of such lines in what a script printed, the first few."""
+    found = dict[str, None]()
     for line in output.decode(errors="replace").splitlines():
-        for pattern in _FAILURES:
-            if (match := pattern.search(line)) is not None:
-                at = f"line {match['line']}: " if "line" in match.groupdict() else ""
-                return checked.plain(f"{at}{match['words'].strip()[:200]}")
-    return ""
+        matches = (match for pattern in _FAILURES if (match := pattern.search(line)) is not None)
+        match = next(matches, None)
+        if match is not None:
+            at = f"line {match['line']}: " if "line" in match.groupdict() else ""
+            found[checked.plain(f"{at}{match['words'].strip()[:200]}")] = None
+    return [*found][:_MOST_LINES]
+
+
+def meant(failed_line: str) -> str:
+    """Return the program whose name is misspelt where a command was not found; "" where the name
+    may be right, and the program on other nodes.
+    """
+    missing = _NOT_FOUND.search(failed_line)
+    if missing is None:
+        return ""
+    name = missing["before"] or missing["after"]
+    return next((starter for starter in _STARTERS if name in _misspelt(starter)), "")
+
+
+def _misspelt(name: str) -> set[str]:
+    """Return a name with two letters swapped, one left out, or one doubled, after the first."""
+    places = range(1, len(name))
+    swapped = {name[:n] + name[n + 1 : n + 2] + name[n] + name[n + 2 :] for n in places[:-1]}
+    shorter = {name[:n] + name[n + 1 :] for n in places}
+    doubled = {name[: n + 1] + name[n:] for n in places}
+    return (swapped | shorter | doubled) - {*_STARTERS}

@@ -164,7 +164,7 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     context = human(rank.outside_allocator_bytes - rank.beside_bytes)
     is_peak = rank.fits_in_bytes == rank.peak_reserved_bytes
-    inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
+    inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that torch can manage with'}"
     if rank.bound_bytes:
         cases = ["cuDNN chooses larger plans"] if rank.trace.bounds else []
         cases += ["DDP's first buckets are freed late"] if rank.trace.has(Doubt.DDP_BUCKETS) else []
@@ -237,7 +237,7 @@ def promise(rank: RankEstimate) -> str:
     """Say what the margin of a process is enough for."""
     margin = rank.margin
     if margin.probability is None:
-        return "the margin is a rule of thumb, as no such runs were measured"
+        return "the margin is a rule of thumb: no runs of this kind were measured"
     if margin.of:
         return f"the margin is enough for {margin.probability:.0%} of {margin.runs} {margin.of}"
     on_one = ", which had one GPU each" if rank.trace.world_size > 1 else ""

@@ -129,8 +129,7 @@ class KeptEstimate(NamedTuple):
 
     def is_of(self, script: str) -> bool:
         """Whether a file of this name was one of its words."""
-        wanted = Path(script).resolve()
-        return any(path.resolve() == wanted for path in self._named())
+        return _is_of(script, self.command, self.folder)
 
     def outdated_by(self) -> str | None:
         """Return a file that has changed since: of those that it rests on, or the script; else
@@ -148,8 +147,7 @@ class KeptEstimate(NamedTuple):
         return None if changed is None else changed.path
 
     def _named(self) -> Sequence[Path]:
-        words = dict.fromkeys(part for word in self.command for part in (word, *word.split()))
-        return [Path(self.folder, word) for word in words]
+        return _named(self.command, self.folder)
 
     def sized(self) -> "Mapping[int, Sizing]":
         """Return what it was said of, with the traces.
@@ -163,6 +161,25 @@ class KeptEstimate(NamedTuple):
             message = "what is kept of this estimate cannot be read; --fresh makes it again"
             raise XmemError(message) from error
         return sized
+
+
+class Unanswered(NamedTuple):
+    """A submission of which nothing was estimated: when, what was typed, and why."""
+
+    made: float
+    command: Sequence[str]
+    why: str
+
+
+def _is_of(script: str, command: Sequence[str], folder: str) -> bool:
+    """Whether a file of this name was one of a command's words."""
+    wanted = Path(script).resolve()
+    return any(path.resolve() == wanted for path in _named(command, folder))
+
+
+def _named(command: Sequence[str], folder: str) -> Sequence[Path]:
+    words = dict.fromkeys(part for word in command for part in (word, *word.split()))
+    return [Path(folder, word) for word in words]
 
 
 def look_up(name: str, job: Submission, waited_since: float | None = None) -> Decision | None:
@@ -227,6 +244,22 @@ def newest() -> Iterator[KeptEstimate]:
                 yield kept
 
 
+def unanswered(script: str | None) -> Unanswered | None:
+    """Return the last submission, of a script or of any, where there was no estimate of it; None
+    where there was one.
+    """
+    for record in STORE.newest():
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            head = record.head
+            words = [*map(str, head["command"])]
+            if script is not None and not _is_of(script, words, str(head["folder"])):
+                continue
+            if head["said"] is not None:
+                return None
+            return Unanswered(float(head["made"]), words, str(head["decision"]["why"]))
+    return None
+
+
 def find(command: Sequence[str], folder: Path) -> KeptEstimate | None:
     """Return the newest estimate of this command in a folder."""
     words = [*command]
@@ -254,7 +287,7 @@ def keep_decision(
     """
     job, name_counts = decision.written, b"SLURM_JOB_NAME"
     if rests_on is None and not sized:
-        return
+        name = f"{name}-unanswered"  # for who asks why: an answer that is kept is left there
     reads_name = name_counts in (job.script or b"") or evidence.mentions(
         rests_on or (), name_counts
     )

@@ -3,6 +3,7 @@ JSON."""
 
 import json
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import main
 from xmem_slurm.estimating import by_dry_run
 from xmem_slurm.estimating.asked import Wanted
+from xmem_slurm.outcomes import learned
 
 
 class Done(NamedTuple):
@@ -111,14 +113,25 @@ def test_a_setting_that_nobody_set_shows_what_applies(command: Command) -> None:
 
 def test_gpus_of_the_site_come_first_and_a_word_narrows_them(command: Command) -> None:
     lines = command("gpus").out.splitlines()
-    here = ["this site: " in line for line in lines]
+    assert lines.pop(0).split() == ["GPU", "memory", "name", "at", "this", "site"]
+    here = [not line.endswith("  -") for line in lines]
     assert here == sorted(here, reverse=True)
     assert any(here)
     assert [line.split()[0] for line in command("gpus", "a100_80").out.splitlines()] == [
-        "a100-sxm4-80gb"
+        "GPU",
+        "a100-sxm4-80gb",
     ]
     (row,) = json.loads(command("gpus", "--json", "L40S").out)["gpus"]
     assert (row["name"], row["options"]) == ("l40s", [])
+
+
+def test_of_no_jobs_nothing_is_learned_and_no_file_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    said = command("learn").out
+    assert said.startswith("no jobs of the last 400 days were recorded: there is nothing to learn")
+    assert not learned.own_file().exists()
 
 
 def test_a_gpu_can_be_named_as_the_site_names_it(command: Command) -> None:

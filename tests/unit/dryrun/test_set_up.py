@@ -31,9 +31,9 @@ def test_what_a_shell_says_of_a_line_is_found(
     ran = subprocess.run(
         [shell, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
-    found = set_up.failure(b"before\n" + ran.stdout)
-    assert found.startswith("line 2: ") == bool(said)
-    assert said in found
+    found = set_up.failures(b"before\n" + ran.stdout + ran.stdout)
+    assert len(found) == bool(said)
+    assert all(line.startswith("line 2: ") and said in line for line in found)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,29 @@ def test_what_a_shell_says_of_a_line_is_found(
     ],
 )
 def test_what_environment_tools_say_is_found(line: str) -> None:
-    assert set_up.failure(f"well\n{line}\nepoch 1\n".encode()) == line
+    assert set_up.failures(f"well\n{line}\nepoch 1\n".encode()) == [line]
+
+
+def test_the_first_few_are_named() -> None:
+    said = [f"slurm_script: line {n}: tool{n}: command not found" for n in range(2, 7)]
+    assert set_up.failures("\n".join(said).encode()) == [
+        line.removeprefix("slurm_script: ") for line in said[:3]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("line 3: pyhton: command not found", "python"),
+        ("3: pyton3: not found", "python3"),
+        ("line 3: command not found: torchrunn", "torchrun"),
+        ("line 3: accelarate: command not found", ""),
+        *(
+            (f"line 3: {name}: command not found", "")
+            for name in ("python", "python3", "python2", "ipython", "jython", "prun", "mpirun", "x")
+        ),
+        ("line 3: pyhton: No such file or directory", ""),
+    ],
+)
+def test_a_misspelt_name_is_told_from_a_program_that_is_elsewhere(line: str, meant: str) -> None:
+    assert set_up.meant(line) == meant

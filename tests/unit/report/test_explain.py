@@ -14,8 +14,10 @@ from tests.unit.cli import test_first_hour
 from tests.unit.report.test_largest import with_sites
 from tests.unit.report.test_report import GPUS, SIZING
 from xmem_slurm.cli.main import app
+from xmem_slurm.decision import stopped_by
 from xmem_slurm.dryrun import dispatch, evidence
 from xmem_slurm.dryrun.evidence import Evidence
+from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimating import by_dry_run
 from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
@@ -76,6 +78,31 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
         "xmem-slurm: train.py has changed since that estimate"
         in command("explain", "train.py").stderr
     )
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("files", [[], None])
+def test_a_submission_without_an_estimate_is_spoken_of_first(
+    files: Sequence[Evidence] | None,
+) -> None:
+    bad = Submission(("bad.sh",), {}, b"#!/bin/sh\n")
+    decision = stopped_by(NoEstimate("it is likely to fail: no such file"), bad)
+    answers.keep_decision(answers.key(bad, []), decision, files, 1)
+    told = "the last submission, bad.sh ("
+    why = "), was not estimated: it is likely to fail: no such file"
+    for words in (["explain"], ["explain", "bad.sh"]):
+        error = str(command(*words).exception)
+        assert told in error
+        assert error.endswith(why)
+    keep("good.sh")
+    assert told not in command("explain").stderr
+    assert told not in command("explain", "good.sh").stderr
+    answers.keep_decision(answers.key(bad, []), decision, files, 1)
+    first, second, *_ = command("explain").stderr.splitlines()
+    assert told in first
+    assert first.endswith(f"{why}; what follows is an earlier estimate")
+    assert second.startswith("xmem-slurm: good.sh, in ")
+    assert told not in command("explain", "good.sh").stderr
 
 
 @pytest.mark.usefixtures("folder")

@@ -93,6 +93,7 @@ DOUBTS = doubting(
 )
 THRICE = WELL._replace(changed=times(3))
 DOUBTFUL = WELL._replace(changed=DOUBTS)
+NO_PYHTON = "line 3: pyhton: command not found"
 NO_CONDA = "line 3: conda: command not found"
 MISSING = "ModuleNotFoundError: No module named"
 EOF = "EOFError: EOF when reading a line (train.py:2)"
@@ -141,6 +142,12 @@ SITUATIONS = {
     "the environment is not there": Situation(
         Ran(traces=[{"python": PYTHON}], set_up=NO_CONDA),
     ),
+    "nor is its module": Situation(
+        Ran(
+            traces=[{"python": PYTHON}],
+            set_up=f"line 2: module: command not found\nslurm_script: {NO_CONDA}",
+        ),
+    ),
     "the environment is not there, nor its modules": Situation(
         Ran(1, f"{MISSING} 'numpy'", NO_CONDA, lacking=PYTHON),
     ),
@@ -149,6 +156,10 @@ SITUATIONS = {
     "a script without torch that fails": Situation(Ran(3)),
     "torch is imported, and no GPU used": Situation(Ran(traces=[UNTOUCHED])),
     "no such script": Situation(Ran(2, NOT_SEEN)),
+    "a misspelt command": Situation(
+        Ran(127, f"slurm_script: {NO_PYHTON}", set_up=NO_PYHTON), wishes=Wishes(strict=True)
+    ),
+    "a misspelt command, and the script goes on": Situation(Ran(set_up=NO_PYHTON)),
     "a syntax error": Situation(Ran(1, "SyntaxError: invalid syntax (train.py:2)")),
     "a module is not there": Situation(Ran(1, traces=[failed(f"{MISSING} 'jax' (train.py:2)")])),
     "a module is not there, strict": Situation(
