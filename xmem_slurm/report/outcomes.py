@@ -11,7 +11,7 @@ from xmem_slurm.outcomes.sources import LIMITS, Accounted
 from xmem_slurm.outcomes.trust import TrackRecord
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.margins import LearnedMargin
-from xmem_slurm.units import human
+from xmem_slurm.units import counted, human
 
 _NEAR = (0.01, 0.05)
 """How near is told: to these shares of the estimate."""
@@ -107,7 +107,7 @@ def _host_memory(outcome: JobOutcome) -> list[str]:
     if predicted is not None and predicted.host_bytes:
         estimated = f"; estimated {human(predicted.host_bytes)} on a node, without CUDA's own"
     if peak.step is None:
-        used = f"used {human(peak.largest)}{asked_words} by its largest process alone"
+        used = f"used {human(peak.largest)}{asked_words}, by the largest of its processes alone"
     else:
         beside = f"cached files included; its largest process {human(peak.largest)}"
         used = f"used {human(peak.step)}{asked_words}, {beside}"
@@ -209,12 +209,12 @@ def trust_lines(record: TrackRecord, days: float) -> list[str]:
         share = f"{record.enough} of {count} ({record.enough / count:.0%})"
         ran_out = f"; {record.ran_out} ran out of GPU memory" if record.ran_out else ""
         lines.append(f"{share} needed no more than was estimated with its margin{ran_out}")
-        near = ", ".join(f"{record.within(share)} to {share:.0%}" for share in _NEAR)
+        near = ", ".join(f"{record.within(share)} within {share:.0%}" for share in _NEAR)
         farthest = record.farthest
         worst = ""
         if farthest:
-            worst = f"; the most: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
-        lines.append(f"torch reserved what was estimated: {near}{worst}")
+            worst = f"; farthest off: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
+        lines.append(f"what torch reserved, beside its estimate: {near}{worst}")
     return lines + [
         f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()
     ]
@@ -237,7 +237,7 @@ def trust_document(record: TrackRecord, days: float) -> dict[str, Any]:
 
 
 def _jobs(number: int) -> str:
-    return "1 job" if number == 1 else f"{number} jobs"
+    return counted(number, "job")
 
 
 def _signed(share: float) -> str:
@@ -249,8 +249,10 @@ def learned_lines(
 ) -> list[str]:
     """Return what jobs taught, what they did not, and whether what was promised holds."""
     scripts = len({(lesson.user, lesson.script) for lesson in lessons})
-    lines = [f"{len(lessons)} jobs of {scripts} scripts say how much they needed"]
-    lines += [f"{count} jobs say nothing: {why}" for why, count in nothing.most_common()]
+    lines = [
+        f"how much was needed is known of {_jobs(len(lessons))} of {counted(scripts, 'script')}"
+    ]
+    lines += [f"of {_jobs(count)} it is not: {why}" for why, count in nothing.most_common()]
     for learned in margins:
         gpus = ", ".join(sorted(learned.gpus))
         doubts = ", ".join(sorted(learned.unseen)) or "no doubts"

@@ -7,6 +7,7 @@ from typing import Any
 
 from xmem_slurm import resources
 from xmem_slurm.outcomes.waste import Waste
+from xmem_slurm.units import counted
 
 
 def rows(waste: Waste) -> list[tuple[str, str, str, str]]:
@@ -28,7 +29,9 @@ def words(waste: Waste, days: float) -> list[str]:
     """Return what is said above and below the table."""
     hours, unknown = sum(waste.had.values()), sum(waste.unknown.values())
     known = f"what they used is known for {waste.known_jobs} of them ({hours - unknown:.1f} hours)"
-    first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
+    first = (
+        f"{counted(waste.jobs, 'job')} with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
+    )
     asked_cost, had_cost, done_cost = (
         f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done)
     )
@@ -49,7 +52,7 @@ def host_words(waste: Waste) -> str:
     share = f"{waste.host_used / waste.host_asked:.0%}" if waste.host_asked else "none"
     return (
         f"host memory: {waste.host_asked:.1f} GiB hours requested, {waste.host_used:.1f} ({share}) "
-        f"used, by the peaks of {waste.host_jobs} of {waste.jobs} jobs"
+        f"used, by the peaks of {waste.host_jobs} of {counted(waste.jobs, 'job')}"
     )
 
 

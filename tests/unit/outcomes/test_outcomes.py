@@ -205,8 +205,8 @@ def test_one_can_see_how_far_estimates_can_be_trusted(tmp_path: Path) -> None:
         "6 jobs recorded in 400 days; 4 of them can be held against their estimates",
         "2 of 4 (50%) needed no more than was estimated with its margin; 1 ran out of GPU memory",
         (
-            "torch reserved what was estimated: 1 to 1%, 2 to 5%; the most: job 9, 20.0% above the "
-            "estimate"
+            "what torch reserved, beside its estimate: 1 within 1%, 2 within 5%; farthest off: "
+            "job 9, 20.0% above the estimate"
         ),
         "1 job cannot: failed, or was not seen to end",
         "1 job cannot: nothing was predicted",
@@ -434,10 +434,13 @@ HOST = {"process": 3 * GIB, "children": GIB, "step": 5 * GIB, "asked": 16 * GIB}
                 "3.00 GiB"
             ),
         ),
-        ({"process": GIB, "children": 2 * GIB}, "used 2.00 GiB by its largest process alone"),
+        (
+            {"process": GIB, "children": 2 * GIB},
+            "used 2.00 GiB, by the largest of its processes alone",
+        ),
         (
             {"process": GIB, "asked": GIB},
-            "used 1.00 GiB of 1.00 GiB requested by its largest process alone",
+            "used 1.00 GiB of 1.00 GiB requested, by the largest of its processes alone",
         ),
     ],
 )
