@@ -28,7 +28,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from _xmem.repeat import kinds
+from _xmem.repeat import kinds, made_late
 from _xmem.repeat.checks import Checks
 from _xmem.repeat.events import freeing
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from _xmem.repeat.events import Events, LeftBlock
     from _xmem.repeat.journal import Journal
+    from _xmem.repeat.known import BackwardPass
     from _xmem.repeat.optimizers import RecordedStep
     from _xmem.repeat.sharded import Sharding
 
@@ -503,7 +504,7 @@ class Calls:
         if behavior is None:
             if len(state.behaviors) >= MOST_KINDS:
                 state.behaviors.clear()
-            behavior = state.behaviors[key] = Known()
+            behavior = state.behaviors[key] = Known(key)
         return behavior
 
     # -- a call that is made -----------------------------------------------------------------------
@@ -658,11 +659,8 @@ class Calls:
     ) -> bool:
         """Note what a call gave; return whether it can be made again."""
         torch = self._torch
-        configuration_ids = {id(configuration) for configuration in state.configurations}
         try:
-            leaves, form = taken_apart(
-                self._tree, out, lambda leaf: id(leaf) in configuration_ids or self._is_leaf(leaf)
-            )
+            leaves, form = self._taken_apart(out, state)
         except NoFormError:
             return False
         of_script = len(leaves)
@@ -701,6 +699,13 @@ class Calls:
             ]
         return True
 
+    def _taken_apart(self, out: Any, state: State) -> tuple[list[Any], Any]:
+        """Return the leaves of what a call gave, and their form."""
+        configuration_ids = {id(configuration) for configuration in state.configurations}
+        return taken_apart(
+            self._tree, out, lambda leaf: id(leaf) in configuration_ids or self._is_leaf(leaf)
+        )
+
     def _is_leaf(self, leaf: object) -> bool:
         return isinstance(leaf, self._torch.Tensor) or self._kinds.is_plain(leaf)
 
@@ -732,12 +737,15 @@ class Calls:
             if view.storage is not None and gave.held[view.storage]
         ]
         if gave.differentiable:
-            inputs = [
-                leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+            places = [
+                place
+                for place, leaf in enumerate(leaves)
+                if isinstance(leaf, torch.Tensor) and leaf.requires_grad
             ]
+            inputs = [leaves[place] for place in places]
             needs = [parameter for parameter in parameters if parameter.requires_grad]
-            held += [leaves[place].detach() for place in behavior.held]
-            graph = SkippedGraph(state, behavior, Held(self, number), held, len(inputs))
+            arguments = {place: leaves[place].detach() for place in behavior.held}
+            graph = SkippedGraph(state, behavior, Held(self, number), held, arguments, places)
             outs = [outputs[place] for place in gave.differentiable]
             outs = self._node.apply(graph, outs, *inputs, *needs)
             for place, out in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
@@ -819,9 +827,6 @@ class Calls:
         backward_call = self._backward or BackwardCall(
             False, True, False, frozenset()
         )  # torch was asked past us
-        if backward_call.create_graph:
-            self._doubts.add("derivatives of derivatives")
-            behavior.forget()
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = _without(parameters)
         if self._given_now:
@@ -831,11 +836,11 @@ class Calls:
             ]
         have_gradient = [gradient is not None for gradient in gradients]
         back = behavior.backward(backward_call.kind(without, around, have_gradient))
-        if back is None:
-            if not backward_call.create_graph and behavior.miss():
-                ctx.graph.state.refuse()
-            self._unrecorded()
-            back = behavior.any_backward()
+        if back is None or backward_call.create_graph or ctx.was_made:
+            late = self._made_late(ctx, gradients, backward_call)
+            if late is not None:
+                return late
+            back = self._in_its_place(ctx, back, backward_call.create_graph)
         got, blocks, layout = {}, (), None
         if back is not None:
             held = self.journal.holds(number)
@@ -844,12 +849,7 @@ class Calls:
             got = self.note(
                 number, back_events, gradient_address(gradients) if back_events.gives_back else None
             )
-        through = (
-            not backward_call.accumulate
-            or backward_call.inputs
-            or backward_call.create_graph
-            or torch.distributed.is_initialized()
-        )
+        through = self._goes_through(backward_call)
         passed = [
             local(parameter) is parameter and bool(through or _is_hooked(parameter))
             for parameter in parameters
@@ -869,6 +869,110 @@ class Calls:
         if backward_call.create_graph:
             results = self._differentiable(results, [*parameters, *gradients])
         return results
+
+    def _goes_through(self, backward_call: BackwardCall) -> bool:
+        """Whether torch is to have the gradients of parameters, which else are put where it would
+        put them.
+        """
+        return bool(
+            not backward_call.accumulate
+            or backward_call.inputs
+            or backward_call.create_graph
+            or self._torch.distributed.is_initialized()
+        )
+
+    def _in_its_place(
+        self, ctx: Any, back: BackwardPass | None, create_graph: bool
+    ) -> BackwardPass | None:
+        """Return what stands for a backward pass of a kind that was not recorded, and say so;
+        `back` is one that is of its kind but for the graph.
+        """
+        behavior = ctx.graph.behavior
+        if create_graph:
+            self._doubts.add("derivatives of derivatives")
+            behavior.forget()
+        if back is not None:
+            return back
+        if not create_graph and behavior.miss():
+            ctx.graph.state.refuse()
+        self._unrecorded()
+        return behavior.any_backward()
+
+    def _made_late(
+        self, ctx: Any, given: Sequence[Tensor | None], backward_call: BackwardCall
+    ) -> list[Tensor | None] | None:
+        """Make a skipped call for its backward pass, and return the gradients of what its node was
+        given (Note [Made late]); None: it cannot be.
+        """
+        parameters = ctx.parameters
+        if any(map(_is_told, parameters)):  # a hook would be called here, and again by torch
+            return None
+        try:
+            # Who goes back through gradients goes through that graph, too, and may have ended it.
+            if ctx.is_shared and not backward_call.keep_graph:
+                ctx.late = None
+            late = ctx.late or self._late_call(ctx, backward_call.create_graph)
+            if late is None:
+                return None
+            had_none = [id(parameter) for parameter in parameters if parameter.grad is None]
+            returned = self._goes_through(backward_call) or any(map(_is_hooked, parameters))
+            results = made_late.gradients(
+                self._torch, late, given, parameters, backward_call, returned=returned
+            )
+        except Exception as error:
+            self._doubts.add("a call that was to be made late: %s" % type(error).__name__)
+            return None
+        self._given_now.update(had_none)
+        ctx.late = late if backward_call.keep_graph else None
+        ctx.is_shared |= backward_call.create_graph
+        if not backward_call.create_graph and not ctx.graph.behavior.is_missed:
+            ctx.graph.behavior.miss()  # those that follow may be of this kind
+        return results
+
+    def _late_call(self, ctx: Any, create_graph: bool) -> made_late.LateCall | None:
+        """Make a skipped call; None: it would not be what it was."""
+        torch, graph = self._torch, ctx.graph
+        state, behavior = graph.state, graph.behavior
+        made = self._as_it_was(state, behavior)
+        if made is None:
+            return None
+        module, leaf_kinds, form, switches = made
+        saved = dict(graph.arguments)
+        if create_graph:  # the way back through the arguments goes on
+            inputs = zip(graph.places, ctx.saved_tensors)  # noqa: B905 - since Python 3.10
+            saved.update({place: tensor for place, tensor in inputs if tensor is not None})
+        self.let_go(graph.held.number)
+        ctx.was_made = True
+        ctx.graph = graph._replace(tensors=())  # the graph that is made now has its own
+        del graph
+        leaves = made_late.arguments(torch, leaf_kinds, saved)
+        args, kwargs = self._of_leaves(leaves, form)
+        with torch.enable_grad(), made_late.context(torch, switches):
+            out = self._inside_of(functools.partial(module, *args, **kwargs))
+        given, _ = self._taken_apart(out, state)
+        outs = [given[place] for place in behavior.gave.differentiable]
+        return made_late.LateCall(outs, [leaves[place] for place in ctx.graph.places])
+
+    def _as_it_was(self, state: State, behavior: Known) -> tuple[Any, ...] | None:
+        """Return (module, kinds of leaves, form of arguments, switches) of calls of a kind; None:
+        such a call would not be what it was, or not be all that a call is.
+        """
+        module = state.modules[0]() if state.modules else None
+        leaf_kinds, form, switches, settings, around = behavior.kind[:5]
+        is_plain = state.sharding is None and not state.recomputed and not state.reads
+        if module is None or not is_plain or len(leaf_kinds) != _count(form):
+            return None
+        same = self._looked_at(module, state) and state.settings == settings
+        if not same or state.surroundings.look() != around:
+            return None
+        return module, leaf_kinds, form, switches
+
+    def _of_leaves(self, leaves: list[Any], form: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return the arguments of a call, of which `_leaves` has made these leaves."""
+        if not isinstance(form, tuple):
+            args, kwargs = self._tree.tree_unflatten(leaves, form)
+            return args, kwargs
+        return leaves[: form[0]], dict(zip(form[1:], leaves[form[0] :]))  # noqa: B905 - since Python 3.10
 
     def _differentiable(
         self, gradients: Sequence[Tensor | None], sources: Iterable[Tensor | None]
@@ -977,6 +1081,17 @@ def _buffers(modules: Iterable[Module]) -> tuple[Any, ...]:
 def _without(parameters: Iterable[Tensor]) -> list[bool]:
     """Return which of them have no gradient."""
     return [parameter.grad is None for parameter in parameters]
+
+
+def _is_told(parameter: Tensor) -> bool:
+    """Whether somebody is told of its gradient before it has it."""
+    return bool(parameter._backward_hooks)
+
+
+def _count(form: Any) -> int:
+    """Return how many leaves arguments of this form have (`Calls._leaves`)."""
+    count: int = form[0] + len(form) - 1 if isinstance(form, tuple) else form.num_leaves
+    return count
 
 
 def _is_hooked(parameter: Tensor) -> bool:

@@ -4,7 +4,7 @@ recorded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.repeat.events import Events, LeftBlock, alike, taken_bytes
 
@@ -68,7 +68,9 @@ class BackwardPass(NamedTuple):
 class Known:
     """What calls of one kind do."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: tuple[Any, ...] = ()) -> None:
+        self.kind = kind
+        """Of which kind they are (`Calls._behavior_of`)."""
         self._times = 0
         self.forward: Events = None  # type: ignore[assignment] # until one was learned
         self.gave: Gave = None  # type: ignore[assignment]
@@ -144,6 +146,11 @@ class Known:
     def forget(self) -> None:
         """Skip no call of this kind any more, and record none."""
         self._times, self._tried = 0, TRIES
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether a call that was skipped had a backward pass of a kind not seen."""
+        return self._missed > 0
 
     def miss(self) -> bool:
         """A call that was skipped has a backward pass of a kind not seen: those that follow are

@@ -28,14 +28,16 @@ class SkippedGraph(NamedTuple):
     """The graph of a skipped call: what is known of it, what it holds in the trace, and which
     tensors of the script's.
 
-    Of what needs a gradient, `inputs` are no parameters. `state` is that of the module.
+    `tensors` are of what it gave, `arguments` of what it was given, by their places among all;
+    `places` are those of the arguments that need a gradient. `state` is that of the module.
     """
 
     state: State
     behavior: Known
     held: Held
     tensors: Sequence[Any]
-    inputs: int
+    arguments: dict[int, Any]
+    places: Sequence[int]
 
 
 def node_class(torch: ModuleType, calls: Calls) -> type:
@@ -49,12 +51,22 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
         def forward(
             ctx: Any, graph: SkippedGraph, outputs: list[Any], *needs: Tensor
         ) -> tuple[Any, ...]:
-            ctx.graph = graph
+            ctx.graph, count = graph, len(graph.places)
+            # Note [Made late]: the call that was made, whether one was at all, and whether a graph
+            # of the script's leads through it.
+            ctx.late, ctx.was_made, ctx.is_shared = None, False, False
             ctx.layouts = [
                 (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-                for tensor in needs[: graph.inputs]
+                for tensor in needs[:count]
             ]
-            ctx.parameters = needs[graph.inputs :]
+            ctx.parameters = needs[count:]
+            if count:  # so that who makes the call late finds the way back through them
+                ctx.save_for_backward(
+                    *[
+                        tensor if place in graph.arguments else None
+                        for place, tensor in zip(graph.places, needs)  # noqa: B905 - since Python 3.10
+                    ]
+                )
             ctx.set_materialize_grads(False)
             return tuple(outputs)
 
@@ -62,7 +74,7 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
         def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
             results = calls.went_back(ctx, gradients)
             if not calls.keeps_graph:
-                ctx.graph = ctx.graph._replace(tensors=())
+                ctx.graph, ctx.late = ctx.graph._replace(tensors=(), arguments={}), None
             return (None, None, *results)
 
     return SkippedCall
