@@ -65,6 +65,17 @@ SCRIPTS = {
             kept.append(out.detach())
             if i % 32 == 31: optimizer.step(); optimizer.zero_grad(); kept.clear()
         """,
+    "a penalty that is computed before the call, beside accumulated gradients, late": """
+        optimizer = torch.optim.SGD(model.parameters())
+        old = [each.detach().clone() for each in model.parameters()]
+        for i in range(40):
+            penalty = 0
+            if i >= 30:
+                pairs = zip(model.parameters(), old)
+                penalty = sum((each - before).square().sum() for each, before in pairs)
+            (penalty + model(data(16)).square().mean()).backward()
+            if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
+        """,
     "another stream late": """
         for i in range(80):
             if i == 40: torch.cuda.set_stream(torch.cuda.Stream())

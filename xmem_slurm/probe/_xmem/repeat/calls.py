@@ -35,7 +35,7 @@ from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known
 from _xmem.repeat.layout import StorageLayout, pointer
-from _xmem.repeat.node import Held, SkippedGraph, derivatives_class, node_class
+from _xmem.repeat.node import Held, SkippedGraph, added_up, derivatives_class, node_class
 from _xmem.repeat.recorded import (
     BackwardCall,
     BackwardWatch,
@@ -138,6 +138,8 @@ class Calls:
         self._backward: BackwardCall | None = None  # how the backward pass at hand was asked for
         # ids of parameters that had no gradient before it, and have one from a skipped call
         self._given_now: set[int] = set()
+        # {id of a parameter for which it has several gradients: number of the node of the last}
+        self._added_up: dict[int, int] = {}
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
         # ids of modules that were changed, and how often those were forgotten
         self._changed: list[int] = []
@@ -259,6 +261,7 @@ class Calls:
             finally:
                 self._backward = None
                 self._given_now.clear()
+                self._added_up = {}
 
         return ran
 
@@ -272,6 +275,8 @@ class Calls:
             if isinstance(call, RecordedCall) and call.awaits_backward
         ]
         try:
+            if self.journal.allocated:  # by graphs of skipped calls
+                self._added_up = added_up(roots)
             if recorded:
                 assert self._backward is not None
                 watch = BackwardWatch(recorded, self._backward, self.position)
@@ -849,9 +854,10 @@ class Calls:
             got = self.note(
                 number, back_events, gradient_address(gradients) if back_events.gives_back else None
             )
-        through = self._goes_through(backward_call)
+        through, kept = self._goes_through(backward_call), self._kept_by_torch(ctx)
         passed = [
-            local(parameter) is parameter and bool(through or _is_hooked(parameter))
+            local(parameter) is parameter
+            and bool(through or id(parameter) in kept or _is_hooked(parameter))
             for parameter in parameters
         ]
         wanted = {place for place, reasons in enumerate(zip(passed, empty)) if any(reasons)}  # noqa: B905 - since Python 3.10
@@ -865,7 +871,11 @@ class Calls:
                 parameter.grad = as_gradient(
                     parameter, part
                 )  # torch would copy what Python holds, too
-        self._given_now.update(map(id, parameters))
+        self._given_now.update(
+            id(parameter)
+            for parameter, had_none in zip(parameters, without)  # noqa: B905 - since Python 3.10
+            if had_none
+        )
         if backward_call.create_graph:
             results = self._differentiable(results, [*parameters, *gradients])
         return results
@@ -880,6 +890,25 @@ class Calls:
             or backward_call.create_graph
             or self._torch.distributed.is_initialized()
         )
+
+    def _kept_by_torch(self, ctx: Any) -> set[int]:
+        """Return ids of parameters whose gradients torch is to keep behind this node, as there are
+        more to come, and the script has accumulated some that they are not to be added to yet.
+
+        Those of one call stand for all that torch adds up, as what parameters get now does where
+        they have none.
+        """
+        if not self._added_up:
+            return set()
+        number, kept = node_number(ctx), set()
+        for parameter in ctx.parameters:
+            last = self._added_up.get(id(parameter), number)
+            if last < number and parameter.grad is not None:
+                kept.add(id(parameter))
+        kept -= self._given_now
+        for parameter in kept:
+            del self._added_up[parameter]
+        return kept
 
     def _in_its_place(
         self, ctx: Any, back: BackwardPass | None, create_graph: bool
@@ -915,7 +944,11 @@ class Calls:
             if late is None:
                 return None
             had_none = [id(parameter) for parameter in parameters if parameter.grad is None]
-            returned = self._goes_through(backward_call) or any(map(_is_hooked, parameters))
+            returned = (
+                self._goes_through(backward_call)
+                or any(map(_is_hooked, parameters))
+                or bool(self._kept_by_torch(ctx))
+            )
             results = made_late.gradients(
                 self._torch, late, given, parameters, backward_call, returned=returned
             )

@@ -4,7 +4,9 @@ stands for the call's. What that gives may be differentiated again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
+
+from _xmem.repeat.recorded import node_number
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -78,6 +80,53 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
             return (None, None, *results)
 
     return SkippedCall
+
+
+def added_up(roots: Iterable[Any]) -> dict[int, int]:
+    """Return {id of a parameter: number of the last node that gives it a gradient} of those that
+    several nodes in the graphs of these tensors give one, some of them skipped calls.
+
+    Torch keeps what such a parameter is given until all have: what a skipped call gives it before
+    the last one has to be kept as well, where the script has accumulated gradients, too.
+    """
+    waiting = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+    met, calls = set(waiting), []
+    last: dict[int, int] = {}  # of parameters beside skipped calls
+    while waiting:
+        node = waiting.pop()
+        number = node_number(node)
+        if _is_skipped(node):
+            calls.append(node)
+        for parent, _ in _following(node):
+            if type(parent).__name__ == "AccumulateGrad":
+                leaf = id(parent.variable)
+                last[leaf] = min(last.get(leaf, number), number)
+            elif parent is not None and parent not in met:
+                met.add(parent)
+                waiting.append(parent)
+    if len(calls) < 2 and not last:
+        return {}
+    several: set[int] = set()
+    for node in calls:
+        number = node_number(node)
+        for parameter in map(id, node.parameters):
+            if parameter in last:
+                several.add(parameter)
+            last[parameter] = min(last.get(parameter, number), number)
+    return {parameter: last[parameter] for parameter in several}
+
+
+def _is_skipped(node: Any) -> bool:
+    return isinstance(getattr(node, "graph", None), SkippedGraph)
+
+
+def _following(node: Any) -> Sequence[tuple[Any, int]]:
+    """Return the edges of a node, of a skipped call those that lead to no parameter."""
+    if not _is_skipped(node):
+        edges: Sequence[tuple[Any, int]] = node.next_functions
+        return edges
+    count = len(node.graph.places)
+    return node.next_functions[:count] if count else ()  # to ask for them takes time
 
 
 def derivatives_class(torch: ModuleType) -> type:
