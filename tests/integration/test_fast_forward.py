@@ -456,6 +456,29 @@ def test_a_script_that_skips_has_the_peaks_of_itself_whole(name: str, run: Run) 
     assert not [noted.detail for noted in trace.doubts if noted.code == "skipped"]
 
 
+def test_what_a_call_gives_and_only_its_graph_keeps_is_there_until_its_backward_pass(
+    run: Run,
+) -> None:
+    code = """
+        class Deep(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.parts = torch.nn.ModuleList(net(deep=1) for _ in range(4))
+            def forward(self, x):
+                states = [x := part(x) for part in self.parts]
+                return {"last": x, "cache": states[:-1]}
+        model, other = Deep(), net(deep=6)
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(60):
+            loss = model(data(8192))["last"].square().mean()
+            if i >= 30: loss = loss + other(data(4096)).square().mean()
+            step(loss)
+        """
+    whole, skipping = run(script(code)).traces[0], run(script(code), seconds=SECONDS).traces[-1]
+    reserved = whole.recorded["reserved_bytes"]
+    assert replay(skipping).peak_reserved_bytes == pytest.approx(reserved, rel=0.01)
+
+
 def test_gradients_are_clipped_without_asking_torch_once_that_is_known(run: Run) -> None:
     code = """
         measured, measure = [], torch._foreach_norm
@@ -1430,7 +1453,8 @@ print(json.dumps(torch.cuda.max_memory_allocated()))
 def test_a_loss_of_one_of_two_heads_is_of_another_kind_than_one_of_both(run: Run) -> None:
     whole, found = run(HEAD + TWO_HEADS), run(HEAD + TWO_HEADS, seconds=SECONDS)
     assert not [each.detail for each in found.traces[-1].doubts if each.code == "skipped"]
-    assert replay(found.traces[-1]).peak_allocated_bytes == pytest.approx(whole.out, rel=0.001)
+    # What a call gave is there twice where the call is made late: Note [Made late].
+    assert replay(found.traces[-1]).peak_allocated_bytes == pytest.approx(whole.out, rel=0.02)
 
 
 UNSEEN = """

@@ -22,6 +22,7 @@ parts may be.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import threading
@@ -130,7 +131,7 @@ class Calls:
         self._tree: ModuleType = None  # type: ignore[assignment]
         self._node: Any = None
         self._derivatives: Any = None
-        self._one_use = 0
+        self._one_use = self._one_reference = 0
         self._states: weakref.WeakKeyDictionary[Module, State] = weakref.WeakKeyDictionary()
         self._thread: int | None = None
         self._depth = 0  # how many calls there are within each other
@@ -160,7 +161,8 @@ class Calls:
         torch = self._torch
         self._kinds, self._tree = Kinds(torch), torch.utils._pytree
         self._node, self._derivatives = node_class(torch, self), derivatives_class(torch)
-        self._one_use = _uses(torch, torch.empty(1, device="cpu"))
+        alone = torch.empty(1, device="cpu")
+        self._one_use, self._one_reference = _uses(torch, alone), alone._use_count()
         self._thread = threading.get_ident()
 
     def end(self) -> None:
@@ -717,10 +719,20 @@ class Calls:
     def _is_held(self, tensors: list[Tensor]) -> bool:
         """Whether torch's graph has the storage of these tensors, too: all that have it were
         given.
+
+        What a later operator of the call was given (keys and values that a cache has, hidden
+        states) the graph may keep as itself, which is one reference more and no use.
         """
-        bases = [tensor._base for tensor in tensors if tensor._base is not None]
-        holders = len({id(tensor) for tensor in (*tensors, *bases)})
-        return _uses(self._torch, tensors[0]) > self._one_use - 1 + holders
+        given = {id(tensor): tensor for tensor in tensors}
+        bases = [tensor._base for tensor in given.values() if tensor._base is not None]
+        holders = {**given, **{id(base): base for base in bases}}
+        if _uses(self._torch, tensors[0]) > self._one_use - 1 + len(holders):
+            return True
+        of_views = collections.Counter(map(id, bases))  # a view has a reference to what it is of
+        return any(
+            tensor._use_count() > self._one_reference + of_views[number]
+            for number, tensor in holders.items()
+        )
 
     # -- a call that is skipped --------------------------------------------------------------------
 
