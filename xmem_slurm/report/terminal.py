@@ -191,8 +191,8 @@ def _on_host(estimate: Estimate) -> list[str]:
         return []
     return [
         (
-            f"host memory on each node: {memory.processes} x {human(memory.per_process)}, and what "
-            "CUDA takes there; --mem must have room for it"
+            f"host memory on each node: {memory.held}, and what CUDA takes there; --mem must have "
+            "room for it"
         )
     ]
 

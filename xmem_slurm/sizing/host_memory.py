@@ -34,6 +34,12 @@ class NodeMemory(NamedTuple):
         return self.per_process * self.processes
 
     @property
+    def held(self) -> str:
+        """What its processes hold, in words."""
+        of_one = human(self.per_process)
+        return of_one if self.processes == 1 else f"{self.processes} x {of_one}"
+
+    @property
     def is_short(self) -> bool:
         """Whether the job asks for less than was seen."""
         return 0 < self.requested < self.needed
@@ -53,7 +59,7 @@ class NodeMemory(NamedTuple):
     @property
     def lacking(self) -> str:
         """What is too little for it, in words; "" where nothing is."""
-        needed = f"{self.processes} x {human(self.per_process)} of host memory"
+        needed = f"{self.held} of host memory"
         if 0 < self.node < self.needed:
             no_worse = ", and the job as it is written takes as much" if self.fits else ""
             return f"{needed} on each node, which has {human(self.node)}{no_worse}"
