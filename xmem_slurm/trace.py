@@ -83,6 +83,8 @@ from xmem_slurm.work import StepCounts
 
 SCHEMA_VERSION = 1
 
+LEAST_STEPS = 2
+"""A process that made fewer has shown nothing of how it trains."""
 CRASH = "a crash or a kill"
 """Stands for the type where a process ended without an exception, and without a word."""
 
@@ -474,7 +476,7 @@ class Trace(TraceFigures):
     @property
     def failed(self) -> bool:
         """Whether the script stopped before two steps, with an error: too early to be an answer."""
-        return self.failure is not None and self.steps < 2
+        return self.failure is not None and self.steps < LEAST_STEPS
 
     @property
     def fails_on_any_gpu(self) -> bool:

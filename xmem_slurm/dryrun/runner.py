@@ -267,8 +267,10 @@ def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> t
     if unended.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
             return replace(unended, state="budget")
-        if outcome.returncode == 0 and outcome.stopped is None and outcome.disturbed is None:
-            # Ray's actors: what they serve has its results, and needs them no more
+        ended_well = outcome.returncode == 0 and outcome.stopped is None
+        if ended_well and outcome.disturbed is None and unended.steps >= trace.LEAST_STEPS:
+            # Ray's actors: who asked them has its results, and needs them no more. One that made no
+            # steps has rather crashed, in a script that goes on (no `set -e`).
             killed = trace.Noted(Doubt.KILLED, "")
             return replace(unended, state="exit", doubts=[*unended.doubts, killed])
         failure = trace.ScriptFailure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)

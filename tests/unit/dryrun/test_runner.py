@@ -40,6 +40,9 @@ def test_a_process_that_the_script_itself_killed_has_not_failed() -> None:
     found = runner._with_end(last, sandbox.Outcome(0, None, 60.0, 0, b""), "")
     assert (found.state, found.error) == ("exit", None)
     assert [noted.doubt for noted in found.doubts] == [Doubt.KILLED]
+    untrained = dataclasses.replace(last, marks=[], seen=None)
+    crashed = runner._with_end(untrained, sandbox.Outcome(0, None, 60.0, 0, b""), "")
+    assert crashed.error == "a crash or a kill", "`python train.py; echo done`, before any step"
     disturbed = sandbox.Outcome(0, None, 60.0, 0, b"", disturbed="SIGKILL ended it")
     assert runner._with_end(last, disturbed, "").error == "a crash or a kill"
 

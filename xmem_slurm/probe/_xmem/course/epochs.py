@@ -39,7 +39,7 @@ class Epochs:
     """The epochs of one process: `whole` ones, then those that were `cut` short."""
 
     def __init__(self, *, end_seen: bool = False) -> None:
-        """`end_seen`: another run of the job has made all its epochs whole, to the script's end."""
+        """`end_seen`: another run of the job has come to the script's end (Note [Epochs alike])."""
         self._least_epochs, self._least_steps = (1, 0) if end_seen else (EPOCHS, STEPS)
         self.whole = self.cut = 0
         self.trusted = False
