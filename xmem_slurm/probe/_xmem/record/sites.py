@@ -26,6 +26,7 @@ import os
 import sys
 import sysconfig
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +43,9 @@ NOWHERE = 0
 MOST_NOTED = 200_000
 """Allocations with a site: each takes some 10 us, and of a run that makes more the later ones are
 from nowhere."""
+LATE_LOOKS, LATE_SECONDS = 20, 0.005
+"""torch notes an allocation before its hook is called, which waits for the GIL: who reads the notes
+in another thread meanwhile waits for it, so many times so long."""
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """What DDP, torch.compile and FSDP call the one module that they are around."""
 _NOT_THE_SCRIPT = {"torch", "triton", "sitecustomize"}
@@ -130,13 +134,21 @@ class Sites:
         allocations = [event for event in history if event["action"] == "alloc"]
         if self._call is None:
             return [self._of_frames(event.get("frames", ())) for event in allocations]
+        numbers = self._told(allocations)
+        for _ in range(LATE_LOOKS):
+            if None not in numbers or self._noted >= MOST_NOTED:
+                break
+            time.sleep(LATE_SECONDS)  # lets go of the GIL
+            numbers = self._told(allocations)
+        return [NOWHERE if number is None else number for number in numbers]
+
+    def _told(self, allocations: list[dict[str, Any]]) -> list[int | None]:
+        """Return the number of the site of each that torch's hook told of."""
         numbers_by_address = {
             address: iter(numbers) for address, numbers in list(self._numbers_by_address.items())
         }
-        nothing = iter(())
-        return [
-            next(numbers_by_address.get(event["addr"], nothing), NOWHERE) for event in allocations
-        ]
+        nothing: Iterator[int] = iter(())
+        return [next(numbers_by_address.get(event["addr"], nothing), None) for event in allocations]
 
     def _of_frames(self, frames: Sequence[dict[str, Any]]) -> int:
         """Return the number of the site of an allocation by torch's own notes of its stack,
