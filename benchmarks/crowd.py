@@ -138,7 +138,8 @@ def submit(
         check=True,
     )
     crowd.queued = shown.stdout.split()
-    subprocess.run(["scancel", *crowd.queued], env=environ, check=True)
+    if crowd.queued:
+        subprocess.run(["scancel", *crowd.queued], env=environ, check=True)
     return crowd
 
 
@@ -169,7 +170,7 @@ def recorded(audit: Path, before: int, wanted: int) -> int:
     return lines(audit) - before
 
 
-def _spent() -> float:
+def spent() -> float:
     """Return the CPU seconds of all that this process has started, directly or not, and that has
     ended.
     """
@@ -235,7 +236,8 @@ def main() -> None:
         rows, fine, without = [], True, 0
         try:
             for turn in range(asked.rounds):
-                for program, size in (("sbatch", asked.filter), (XSBATCH, asked.xsbatch)):
+                sizes = {"sbatch": asked.filter, XSBATCH: asked.xsbatch}
+                for program, size in ((name, size) for name, size in sizes.items() if size):
                     names = [f"{turn}-{kind}.sh" for kind in range(asked.kinds + 1)]
                     write_jobs(parent, python, names)
                     for what, scripts in (
@@ -251,7 +253,7 @@ def main() -> None:
                             [program, "--hold", "--parsable", scripts[n % len(scripts)]]
                             for n in range(size)
                         ]
-                        before, spent = lines(audit), _spent()
+                        before, started = lines(audit), spent()
                         off, restarted = what.startswith("off"), what.endswith("restarted")
                         after = 0.0 if off else BEFORE_SECONDS
                         beside = (
@@ -265,7 +267,7 @@ def main() -> None:
                         wanted = 0 if off else size
                         crowd.recorded, crowd.cpu_seconds = (
                             recorded(audit, before, wanted),
-                            _spent() - spent,
+                            spent() - started,
                         )
                         without = crowd.lost if off else without
                         fine &= crowd.is_whole or (restarted and crowd.lost <= without)

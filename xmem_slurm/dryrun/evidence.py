@@ -130,6 +130,11 @@ def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
     return rows if unchanged(by_time) else None
 
 
+def is_of_packages(file: Evidence) -> bool:
+    """Whether it is within a folder of installed packages, or in Python's own library."""
+    return file.kind == "P" or _PACKAGE.search(f"{file.path}/") is not None
+
+
 def _first_of_each(files: Iterable[Noted]) -> dict[tuple[str, bool], Evidence] | None:
     """Return what was noted first of each; None where not all were seen, or some do not answer."""
     first = dict[tuple[str, bool], Evidence]()

@@ -7,8 +7,8 @@ script, the folder, the environment (but for what changes with every login), wha
 our version. Options that change neither what a job needs nor what is chosen for it (`IMMATERIAL`)
 are not in it: they are taken from who asks. Behind the head stand the files that the dry run read,
 and how each was as it was read (`evidence`), and the traces, of which reports are made. An answer
-is given only if every file is so now: a model that was edited, even while the dry run ran, is never
-answered from here.
+is given only if every file is so now, installed packages some seconds ago (`PACKAGES_SECONDS`): a
+model that was edited, even while the dry run ran, is never answered from here.
 
 What was read is known from three sources: the Pythons of the dry run note what they open
 (`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it
@@ -46,10 +46,17 @@ from xmem_slurm.state.store import Store, StoredRecord
 if TYPE_CHECKING:
     from xmem_slurm.sizing.sizing import Sizing
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 STORE = Store("answers")
-_FILES, _SIZED = 0, 1
-"""The parts of a record."""
+_FILES, _SIZED, _PACKAGES = range(3)
+"""The parts of a record: what it rests on, the traces, and what it rests on of installed packages,
+which earlier versions kept in the first."""
+PACKAGES_SECONDS = 5.0
+"""For so long packages are as they were when they were last looked at: they are thousands of files,
+and a home on a network file system would be asked for them by each of a hundred submissions at
+once."""
+_FILES_OF_TRACES = {"__all__": {"estimate": {"ranks": {"__all__": {"trace": {"files"}}}}}}
+"""What a dry run read stands in the first parts."""
 _DAY = 86_400
 MOST_DAYS = 7
 DAYS_WITHOUT_ESTIMATE = 1
@@ -213,7 +220,6 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    record.use()
     return decision
 
 
@@ -228,8 +234,6 @@ def look_up_estimate(name: str) -> KeptEstimate | None:
         kept = _estimate(record)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if kept is not None:
-        record.use()
     return kept
 
 
@@ -378,29 +382,36 @@ def _keep(
         "left": unsized,
         "templates": None if templates is None else str(templates),
     }
-    by_folder = groupby(sorted(rests_on or (), key=_folder), _folder)
-    files = {
-        folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in members]
-        for folder, members in by_folder
-    }
+    own, of_packages = list[Evidence](), list[Evidence]()
+    for file in rests_on or ():
+        (of_packages if evidence.is_of_packages(file) else own).append(file)
     with contextlib.suppress(ValueError):  # a name that is no text
-        parts = [json.dumps(None if rests_on is None else files).encode()]
-        parts += [_form().dump_json(sized)] if sized else []
+        parts = [
+            json.dumps(None if rests_on is None else _by_folder(own)).encode(),
+            _form().dump_json(sized, exclude=_FILES_OF_TRACES) if sized else b"",
+            json.dumps(_by_folder(of_packages)).encode(),
+        ]
         STORE.write(name, head, parts)
 
 
 def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
     """Whether what an answer rests on is as it was; and it is not too old, if it does not hold
-    `ever`.
+    `ever`. If all of it was looked at for that, this is noted.
 
     Raises:
         ValueError, KeyError, TypeError: it cannot be read.
     """
-    age = time.time() - float(record.head["made"])
+    now = time.time()
+    age = now - float(record.head["made"])
     if not ever and not -_DAY <= age <= float(record.head["days"]) * _DAY:
         return False
-    files = _files(record)
-    return files is not None and evidence.unchanged(files)
+    seen_lately = 0 <= now - record.used() < PACKAGES_SECONDS
+    files = _files(record, packages=not seen_lately)
+    if files is None or not evidence.unchanged(files):
+        return False
+    if not seen_lately:
+        record.use()
+    return True
 
 
 def _estimate(record: StoredRecord) -> KeptEstimate | None:
@@ -448,17 +459,28 @@ def _form() -> Any:
     return TypeAdapter(Mapping[int, Sizing])
 
 
-def _files(record: StoredRecord) -> list[Evidence] | None:
-    """Return what an answer rests on; None where it does not last.
+def _by_folder(files: Sequence[Evidence]) -> Mapping[str, Sequence[object]]:
+    """Return files as they are kept, each folder's path once."""
+    return {
+        folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in members]
+        for folder, members in groupby(sorted(files, key=_folder), _folder)
+    }
+
+
+def _files(record: StoredRecord, *, packages: bool = True) -> list[Evidence] | None:
+    """Return what an answer rests on, or what of it is in no package; None where it does not last.
 
     Raises:
         ValueError, TypeError: it cannot be read.
     """
-    by_folder = json.loads(record.part(_FILES))
-    if by_folder is None:
+    kept = [json.loads(record.part(_FILES))]
+    if kept[0] is None:
         return None
+    if packages and len(record.packed) > _PACKAGES:
+        kept.append(json.loads(record.part(_PACKAGES)))
     return [
         Evidence(kind, size, mtime_ns, folder + name, digest, names)
+        for by_folder in kept
         for folder, members in by_folder.items()
         for name, kind, size, mtime_ns, digest, names in members
     ]

@@ -43,7 +43,12 @@ def rewrite(name: str, **fields: object) -> None:
     """Change what the head of a record says."""
     record = answers.STORE.read(name)
     assert record is not None
-    answers.STORE.write(name, {**record.head, **fields}, [record.part(0)])
+    answers.STORE.write(name, {**record.head, **fields}, [*map(record.part, range(3))])
+
+
+def later(name: str) -> None:
+    """Let the moment pass for which packages are not looked at again."""
+    os.utime(entry(name), (0, 0))
 
 
 def entry(name: str) -> Path:
@@ -127,10 +132,11 @@ def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) 
     name = keep(*map(evidence.as_it_is, read))
     record = answers.STORE.read(name)
     assert record is not None
-    assert len(json.loads(record.part(0))) == 1
+    assert len(json.loads(record.part(2))) == 1
     assert answers.look_up(name, JOB) is not None
     package.chmod(0o755)
     (package / "new.py").touch()
+    later(name)
     assert answers.look_up(name, JOB) is None
 
 
@@ -142,6 +148,25 @@ def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
     (package / "new.py").touch()
     assert answers.look_up(name, JOB) is not None
     read[7].write_text("import this")
+    later(name)
+    assert answers.look_up(name, JOB) is None
+
+
+def test_of_many_submissions_at_once_one_looks_at_the_packages(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = packages(model.parent)
+    name = keep(evidence.as_it_is(model), *map(evidence.as_it_is, read))
+    looked: list[int] = []
+    unchanged = evidence.unchanged
+    monkeypatch.setattr(
+        evidence, "unchanged", lambda files: looked.append(len(files)) or unchanged(files)
+    )
+    later(name)
+    for _ in range(3):
+        assert answers.look_up(name, JOB) is not None
+    assert looked == [2, 1, 1]
+    model.write_text("layers = 2\n")
     assert answers.look_up(name, JOB) is None
 
 
