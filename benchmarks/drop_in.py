@@ -182,6 +182,16 @@ CHAINS = [
     "job.sh"), "umask 077; $X -H job.sh", "ulimit -n 64; $X -H job.sh", "$X -H job.sh & wait $!",
 ]  # fmt: skip
 
+ASKED = [
+    "--gres=gpu:1", "--gres=gpu:h200:1", "--gres gpu:a100_40:2", "--gre=gpu:1", "--gres=gpu",
+    "--gres=gpu:1 --gres=gpu:a100_40:1", "-G1", "-G h200:1", "--gpus=1", "--gpus=a100_40:2",
+    "--gpus-per-node=1", "--gpus-per-node=h200:1", "--gpus-per-task=1 -n2",
+    "--gpus-per-task=h200:1 -n1", "-C h200 --gres=gpu:1", "-C h200|a100 -G1",
+    "--gres=gpu:1 --mem-per-gpu=1G", "-G1 --cpus-per-gpu=2", "--gres=gpu:1 -N1 -n2 -c2",
+    "--gres=gpu:h200:1 -a0-3%2", "-pgpu --gres=gpu:h200:1 --exclusive", "-G1 -t3 --begin=now+1hour",
+]  # fmt: skip
+"""Ways to ask for a GPU."""
+
 
 def cases() -> Iterator[Case]:
     """Yield every case, the same each time."""
@@ -212,6 +222,10 @@ def cases() -> Iterator[Case]:
         yield Case(
             "chains", [chain], f"{H}#SBATCH {'-t9' if number % 2 else GRES}\n{T}", how="chain"
         )
+    for asked in ASKED:
+        yield Case("asked", ["-H", *asked.split(), "job.sh", "--gres=gpu:1"])
+        yield Case("asked, script", ["-H", "job.sh"], f"{H}#SBATCH {asked} # odd\n{T}", how="fifo")
+        yield Case("asked, stdin", ["-H"], f"{H}#SBATCH -J x\n#SBATCH {asked}\n{T}", how="stdin")
     yield from _abbreviated()
     yield from _mixed(80)
 

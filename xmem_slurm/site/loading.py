@@ -122,8 +122,10 @@ def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
     """Return what a file says, or all that the schema does not allow in it."""
     try:
         return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))), []
-    except (OSError, UnicodeDecodeError) as error:
-        raise SiteError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise SiteError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SiteError(f"{path}: no text in UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SiteError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:

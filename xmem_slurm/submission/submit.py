@@ -367,15 +367,22 @@ def _with_path(job: Submission, path: str) -> Submission:
 def _hand_over(sbatch: Path, job: Submission) -> NoReturn:
     """Become sbatch, with a script that can be read only once put back where it was read."""
     if job.script is not None:
+        if _descriptor(job) is None and _is_pipe(job):
+            job = _with_pipe_kept(job)
         descriptor = _descriptor(job)
-        if descriptor is None and _is_pipe(
-            job
-        ):  # there was nowhere to keep it: the job takes its name from /dev/fd
-            descriptor = os.memfd_create("xsbatch")
-            job = _with_path(job, f"/dev/fd/{descriptor}")
         if descriptor is not None:
             handover.replay(job.script or b"", descriptor)
     handover.become(sbatch, job.argv, client.guarded(job.environ, sbatch))
+
+
+def _with_pipe_kept(job: Submission) -> Submission:
+    """Let a script that was read from a named pipe go by a copy of its own name; where there is
+    nowhere to keep one, by a descriptor, from which the job has its name then.
+    """
+    try:
+        return _with_script_kept(job, job)
+    except Exception:  # a fault of ours must not cost the user a job
+        return _with_path(job, f"/dev/fd/{os.memfd_create('xsbatch')}")
 
 
 def _descriptor(job: Submission) -> int | None:
