@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRAIN, XSBATCH, Cluster, own_cache
+from tests.conftest import TRAIN, XSBATCH, Cluster, own_cache, wait_until
 
 pytestmark = [
     pytest.mark.torch, pytest.mark.slurm,
@@ -301,3 +301,62 @@ def test_actors_of_ray_that_share_a_gpu_are_added_up(
     number = done.stdout.removeprefix("Submitted batch job ").strip()
     assert "gres:gpu:l4:1" in accounts.run("scontrol", "show", "job", number).stdout
     accounts.run("scancel", number)
+
+
+LIGHTNING = """
+import signal
+import time
+from pathlib import Path
+
+import lightning
+import torch
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+
+    def training_step(self, batch, _):
+        return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+    def on_train_epoch_end(self):
+        Path("epoch").write_text(str(self.current_epoch))
+        time.sleep(0.05)  # there is time for the signal
+
+
+data = torch.utils.data.TensorDataset(torch.randn(320, 64), torch.randint(0, 10, (320,)))
+slurm = SLURMEnvironment(auto_requeue=True, requeue_signal=signal.SIGUSR1)
+trainer = lightning.Trainer(
+    max_epochs=200, accelerator="gpu", devices=1, plugins=[slurm], logger=False,
+    enable_progress_bar=False,
+)
+net = Net()
+trainer.fit(net, torch.utils.data.DataLoader(data, batch_size=32))
+Path("ended").write_text(str(trainer.current_epoch))
+"""
+
+
+def test_a_job_that_lightning_requeues_is_the_one_that_was_sized(
+    accounts: Cluster, environ: dict[str, str], trainer_python: Path, tmp_path: Path
+) -> None:
+    """Slurm keeps the changed script, so what was chosen holds for each start of the job."""
+    (tmp_path / "train.py").write_text(LIGHTNING)
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH -p gpu --gres=gpu:h200:1 --requeue --signal=SIGUSR1@90\n"
+        f"srun {trainer_python} train.py\n"
+    )
+    done = accounts.run("sbatch", "--parsable", "job.sh", cwd=tmp_path, **environ)
+    number = done.stdout.strip()
+    assert number.isdecimal(), done.stderr
+    wait_until((tmp_path / "epoch").exists)
+    accounts.slurm("scancel", "--signal=USR1", number)  # as Slurm does before the time is up
+    wait_until(lambda: "Restarts=1" in accounts.show(number))
+    accounts.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")  # Slurm waits 120 s
+    shown = accounts.ended(number)
+    assert ("gres:gpu:l4:1" in shown, "JobState=COMPLETED" in shown) == (True, True), shown
+    assert (tmp_path / "ended").read_text() == "200"
