@@ -1,14 +1,14 @@
 """What launchers make of their options in a dry run: how many processes, on which GPUs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from xmem_slurm.dryrun.shims import launchers, workers
 
-OUTER = {"XMEM_DEVICE_COUNT": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "PATH": ""}
+OUTER = {"XMEM_DEVICE_COUNT": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 
 
 class Became(Exception):  # noqa: N818
@@ -18,7 +18,12 @@ class Became(Exception):  # noqa: N818
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     """The environment of a launcher in the dry run of a job with four GPUs on each node."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("torchrun", "deepspeed"):
+        (programs / name).touch(0o755)
     environ = OUTER | {"XMEM_TRACE_DIR": str(tmp_path), "XMEM_SHIMS": str(tmp_path)}
+    environ["PATH"] = str(programs)
     monkeypatch.setattr(launchers.os, "environ", environ)
     monkeypatch.setattr(workers.os, "environ", environ)
 
@@ -88,3 +93,17 @@ def test_ranks_of_a_larger_node_know_how_many_they_are(environ: dict[str, str]) 
 def _notes(environ: Mapping[str, str]) -> list[str]:
     lines = (Path(environ["XMEM_TRACE_DIR"]) / "notes.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("start", [launchers.torchrun, launchers.deepspeed])
+def test_a_launcher_that_is_not_there_starts_nothing(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str], start: Callable[[list[str]], None]
+) -> None:
+    """The job's shell does not find it, either."""
+    environ["PATH"] = "/nowhere"
+    with pytest.raises(SystemExit) as ended:
+        start(["train.py"])
+    assert (ended.value.code, capsys.readouterr().err) == (
+        127,
+        f"{start.__name__}: command not found\n",
+    )

@@ -9,13 +9,12 @@ answers is switched off: it would eat the budget.
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from xmem_slurm import checked, untrusted
-from xmem_slurm.dryrun.shims.workers import find
+from xmem_slurm.dryrun.shims.workers import find, not_found
 
 
 class _Fetcher(NamedTuple):
@@ -71,7 +70,7 @@ def fetch(name: str, arguments: Sequence[str]) -> None:
     """Be the program `name`, which may ask for what is not on this machine."""
     program = find(name)
     if program is None:
-        sys.exit(f"{name}: command not found")
+        not_found(name)
     fetcher = FETCHERS[name]
     if any(map(_HERE.search, arguments)) or not set(fetcher.verbs or arguments) & set(arguments):
         os.execv(program, [name, *arguments])

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, find, note
+from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, find, not_found, note
 
 
 def mpirun(arguments: Sequence[str]) -> None:
@@ -232,10 +232,14 @@ def _start_rank(
 
 
 def _interpreter_of(command: str) -> str:
-    """Return the Python that the real `command` would run with: the one of its first line."""
+    """Return the Python that the real `command` would run with: the one of its first line.
+
+    It is a package's own program, which stands beside that Python: where there is none, there is
+    none on a node, either.
+    """
     program = find(command)
-    first = (
-        Path(program).read_bytes().split(b"\n", 1)[0].decode(errors="replace") if program else ""
-    )
+    if program is None:
+        not_found(command)
+    first = Path(program).read_bytes().split(b"\n", 1)[0].decode(errors="replace")
     interpreter = first.removeprefix("#!").split()[0] if first.startswith("#!") else ""
     return interpreter if "python" in interpreter else "python"

@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+NOT_FOUND = 127
+"""What a shell ends with that has not found a command (POSIX, 2.8.2)."""
+
 
 def chosen_of(total: int, candidates: range) -> list[int]:
     """Return which of the workers `candidates`, of `total` in all, are started: those that hold a
@@ -64,6 +67,12 @@ def find(command: str) -> str | None:
     return None
 
 
+def not_found(command: str) -> NoReturn:
+    """End as a shell does that has no such program."""
+    sys.stderr.write(f"{command}: command not found\n")
+    raise SystemExit(NOT_FOUND)
+
+
 def become(words: Sequence[str]) -> NoReturn:
     """Become a command: a launcher or a container by way of its shim."""
     # A script may have emptied the environment.
@@ -73,5 +82,5 @@ def become(words: Sequence[str]) -> NoReturn:
     )
     program = str(shim) if has_shim else find(words[0])
     if program is None:
-        sys.exit(f"{words[0]}: command not found")
+        not_found(words[0])
     os.execv(program, [*words])
