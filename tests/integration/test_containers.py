@@ -393,7 +393,7 @@ def test_ranks_in_containers(way: str, torch: Machine) -> None:
         .replace("/mnt", str(torch.packages)),
         PYTHONPATH=str(torch.packages),
     )
-    assert [each[:2] for each in inside["ranks"]] == [[0, 4]], inside
+    assert [each[:2] for each in inside.get("ranks", ())] == [[0, 4]], inside
     assert inside["bytes"] == plain["bytes"]
 
 
