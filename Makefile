@@ -69,7 +69,7 @@ test-torch-matrix: .venv/ready
 	set -e; for version in $(MATRIX); do \
 	  $(MAKE) .venvs/torch-$$version/ready; \
 	  XMEM_TEST_PYTHON="$(CURDIR)/.venvs/torch-$$version/bin/python" $(BIN)/pytest -m torch \
-	    tests/integration/test_device_torch.py tests/integration/test_fast_forward.py; \
+	    tests/integration/device/test_device_torch.py tests/integration/probe/test_fast_forward.py; \
 	done
 
 # Every test with another Slurm (24.11) and Python (3.13), on a Debian 13 of its own; as root.
@@ -82,7 +82,7 @@ test-installed:
 
 # What control groups v2 hold a dry run to, under a Linux of its own that has them: Debian's, in an emulator; minutes.
 test-cgroup2: .venv/ready
-	.ci/on-cgroup2 $(BIN)/pytest -p no:cacheprovider tests/integration/test_control_group.py $(PYTEST_ARGS)
+	.ci/on-cgroup2 $(BIN)/pytest -p no:cacheprovider tests/integration/sandbox/test_control_group.py $(PYTEST_ARGS)
 
 setup: .venv/ready .venvs/torch-$(TORCH)/ready
 	.ci/system-packages

@@ -3,7 +3,7 @@ same to the byte?
 
     sudo -E python -m benchmarks.containers --python JOB_PYTHON [--repeat 3]
 
-As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python
+As in `tests/integration/dryrun/test_containers.py`: an ordinary user, an image of this machine's Python
 and shell, the job's torch bound into it; the runtimes that are on PATH. One round runs every way
 once, so that a machine that gets busy slows all of them; of each way the least CPU time counts.
 What is a package and what the job's own the probe knows by the folder's name: so torch has to lie
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.text_table import markdown_table
-from tests.integration.test_containers import SYSTEM_PYTHON, Machine
+from tests.integration.dryrun.test_containers import SYSTEM_PYTHON, Machine
 
 WORKLOAD = Path(__file__).parent / "workloads" / "cost.py"
 MODELS = ("gpt2", "resnet50")

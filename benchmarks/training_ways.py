@@ -65,7 +65,7 @@ _SHARDED = {"fsdp1": 0.0, "fsdp2": 1.0, "zero3": 1.0, "zero3-offload": 1.0}
 """Beside how much of the computation parameters are gathered for the backward pass. FSDP without
 BACKWARD_PRE (Composer's default is BACKWARD_POST, that of torch before 2.0 none) gathers a layer's
 once the one after it is done: nothing is computed meanwhile. That is what a dry run counts, too
-(tests/integration/test_work.py)."""
+(tests/integration/probe/test_work.py)."""
 PARTS: Mapping[str, int] = {"deepspeed-autotuning": 12}
 """In how many parts a layer is gathered, where those are not one: DeepSpeed 0.5 has each parameter
 gathered for itself (`_allgather_param` of zero/partition_parameters.py), and 12 are in a layer of

@@ -224,7 +224,7 @@ def slurm_variables(request: Request) -> dict[str, str]:
     components.
 
     Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11; for
-    heterogeneous jobs, what a job of 22.05 finds (tests/integration/test_dry_run.py).
+    heterogeneous jobs, what a job of 22.05 finds (tests/integration/dryrun/test_dry_run.py).
     """
     components = [
         _of_component(component, gpus)

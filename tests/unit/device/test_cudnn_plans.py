@@ -3,7 +3,7 @@ the real library.
 
 The fake (tests/data/fake_cudnn_graph.c) is no cuDNN: it shows that what is asked is what torch
 asked, and what happens when the library is slow, broken or another one.
-tests/integration/test_device_torch.py asks a real one."""
+tests/integration/device/test_device_torch.py asks a real one."""
 
 import json
 import os

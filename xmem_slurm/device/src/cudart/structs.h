@@ -2,8 +2,8 @@
  * needed.
  *
  * XMEM_CUDA_MAJOR (12 or 13) chooses the layout. Sources: driver_types.h and cuda.h of CUDA 12.1 to 12.9 and of 13.0 to
- * 13.5; tests/integration/test_device_layout.py compares sizes and offsets with those headers. Fields that are never
- * set are kept under their names, because what counts is where the others lie.
+ * 13.5; tests/integration/device/test_device_layout.py compares sizes and offsets with those headers. Fields that are
+ * never set are kept under their names, because what counts is where the others lie.
  */
 #ifndef XMEM_STRUCTS_H
 #define XMEM_STRUCTS_H
