@@ -111,21 +111,11 @@ def estimate(
         policy=policy,
         margin=margin,
         verbose=verbose or None,
+        site=site,
+        fresh=fresh or None,
     )
     verbose = wishes.verbose
-    wanted = asked.Wanted(
-        gpu,
-        site,
-        wishes.budget,
-        wishes.engine,
-        wishes.ranks,
-        wishes.array_tasks,
-        wishes.margin,
-        wishes.policy,
-        advice=advice,
-        verbose=verbose,
-        fresh=fresh,
-    )
+    wanted = asked.Wanted(wishes, gpu, advice)
     if max_batch or vary is not None:
         if reports.wanted or advice:
             raise UsageError(

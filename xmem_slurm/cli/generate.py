@@ -12,13 +12,13 @@ from xmem_slurm.cli.wishes import EngineName, Margin, Policy, Ranks, wishes_of
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
-from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import by_sizing
 
 
 def generate(
@@ -98,7 +98,7 @@ def generate(
             f"{existing[0]}: it is there, and nothing is overwritten; name another --output"
         )
     target = scripts.Target(where, gpus, os.environ)
-    allowance, how = Budget(seconds=wishes.budget), Asked(wishes.engine, wishes.ranks)
+    allowance, how = Budget(seconds=wishes.budget), by_sizing.asked_of(wishes)
     work = "running the job dry to see how much GPU memory it needs"
     turn = admission.turn(where.dry_run, None, tell)
     with turn, terminal.progress(work) as say:

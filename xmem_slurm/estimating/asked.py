@@ -15,6 +15,7 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answer, answers
+from xmem_slurm.submission.answer import Wishes
 from xmem_slurm.submission.answers import Said
 
 if TYPE_CHECKING:
@@ -25,24 +26,14 @@ _PYTHONS = ("python", "python3")
 
 
 class Wanted(NamedTuple):
-    """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order
-    of `policy`.
+    """How an estimate is wanted: as its user wishes a job to be sized, and what no submission has.
 
-    `budget` is in CPU seconds, `margin` in percent of each GPU's memory.
+    `gpu` stands in place of a site's options; `advice`: what would make it fit a smaller one.
     """
 
+    wishes: Wishes = Wishes()
     gpu: str | None = None
-    site: str | None = None
-    budget: float = 60.0
-    engine: str | None = None
-    ranks: str | None = None
-    array_tasks: str | None = None
-    margin: float = 0.0
-    policy: str | None = None
     advice: bool = False
-    verbose: bool = False
-    fresh: bool = False
-    """Whether what is known of it already is no answer."""
 
 
 class Estimated(NamedTuple):
@@ -105,8 +96,9 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     ran_out = answer.ran_out(job)
-    key = answers.key(job, [wanted._replace(verbose=False, fresh=False), ran_out])
-    last = None if wanted.fresh else answers.look_up_estimate(key)
+    of_the_answer = wanted.wishes._replace(verbose=False, fresh=False, given=())
+    key = answers.key(job, [wanted._replace(wishes=of_the_answer), ran_out])
+    last = None if wanted.wishes.fresh else answers.look_up_estimate(key)
     if last is not None:
         return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - who is told what is known does not wait for it

@@ -9,7 +9,7 @@ from xmem_slurm.dryrun import admission, dispatch, evidence
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.evidence import Evidence
 from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import Asked, DryRunOrder
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
 from xmem_slurm.estimating.asked import Estimated, Wanted
 from xmem_slurm.outcomes import history, learned
@@ -67,7 +67,7 @@ def largest_batches(
     """Find the largest batch of a job that fits each GPU; `vary` names what its batch is, where no
     DataLoader has it.
 
-    `wanted.budget` is for each batch that is tried. Shares of GPUs are not tried.
+    `wanted.wishes.budget` is for each batch that is tried. Shares of GPUs are not tried.
 
     Raises:
         NoEstimate: a dry run failed, or nothing of the job is its batch.
@@ -86,13 +86,13 @@ def largest_batches(
         gpus = sizing.spared(_gpus(wanted, where.without_shares()), where)
     else:
         gpus = _gpus(wanted, None)
-    budget = Budget(seconds=wanted.budget).within(rules)
-    run_options = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, fresh=wanted.fresh)
-    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, run_options)
+    budget = Budget(seconds=wanted.wishes.budget).within(rules)
+    gpu, run_options = next(iter(gpus.values())), by_sizing.asked_of(wanted.wishes)
+    order = DryRunOrder.of(from_submission(job), gpu, budget, run_options)
     work = "running the job dry with one batch after another"
     with (
         admission.turn(rules, QUEUE_SECONDS, tell),
-        terminal.progress(work, verbose=wanted.verbose),
+        terminal.progress(work, verbose=wanted.wishes.verbose),
     ):
         experience = Experience(learned.margins(where, tell), history.ran_out(job))
         return dispatch.one(largest(order, lever, 0, gpus, experience), rules)
@@ -102,10 +102,10 @@ def _where(wanted: Wanted, tell: Callable[[str], None]) -> tuple[Site | None, Wa
     """Return the site that an estimate is for, and what is wanted; or no site, and one GPU
     named.
     """
-    where = _site(wanted.site, tell) if wanted.gpu is None else None
+    where = _site(wanted.wishes.site, tell) if wanted.gpu is None else None
     if where is None:
         return None, wanted._replace(gpu=wanted.gpu or WITHOUT_SITE)
-    return where.ordered_by(wanted.policy).sparing(wanted.margin), wanted
+    return where.ordered_by(wanted.wishes.policy).sparing(wanted.wishes.margin), wanted
 
 
 def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
@@ -116,7 +116,7 @@ def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
     wanted_name = wanted.gpu or ""
     of_site = _option_gpu(wanted_name)
     name = of_site if of_site in catalogue else guess.named(wanted_name, catalogue)
-    total = int(catalogue[name].total_bytes * (1 - wanted.margin / 100))
+    total = int(catalogue[name].total_bytes * (1 - wanted.wishes.margin / 100))
     return {name: catalogue[name].model_copy(update={"total_bytes": total})}
 
 
@@ -139,10 +139,8 @@ def _results(
     tell: Callable[[str], None],
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
-    allowance = Budget(seconds=wanted.budget)
-    run_options = Asked(
-        wanted.engine, wanted.ranks, wanted.array_tasks, origins=True, fresh=wanted.fresh
-    )
+    allowance = Budget(seconds=wanted.wishes.budget)
+    run_options = by_sizing.asked_of(wanted.wishes, origins=True)
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)
@@ -163,7 +161,7 @@ def _results(
         )
     seconds = allowance.within(rules).seconds
     turn = admission.turn(rules, QUEUE_SECONDS, tell)
-    with turn, terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
+    with turn, terminal.progress("running the job dry", seconds, verbose=wanted.wishes.verbose):
         results = dispatch.one(orders, rules)
     if not wanted.advice:
         return results
@@ -180,7 +178,7 @@ def _results(
     work = "running it dry again with one change at a time"
     with (
         admission.turn(rules, QUEUE_SECONDS, tell),
-        terminal.progress(work, verbose=wanted.verbose),
+        terminal.progress(work, verbose=wanted.wishes.verbose),
     ):
         return {component: advised(component, result) for component, result in results.items()}
 
@@ -191,7 +189,7 @@ def _lasting(
     """Return what an estimate rests on, as it is; None where that cannot be told, or another run
     may see more.
     """
-    site_file = places.site_file(wanted.site) if wanted.gpu is None else None
+    site_file = places.site_file(wanted.wishes.site) if wanted.gpu is None else None
     basis = by_sizing.basis_of(
         job, site_file, where.templates if where is not None else None, learned.files(where)
     )

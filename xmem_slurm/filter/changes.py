@@ -41,19 +41,6 @@ _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
 _NO = ("", "0", "no", "false")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
-_OF_THE_USER = {
-    "keep_type",
-    "raise_mem",
-    "policy",
-    "budget",
-    "margin",
-    "engine",
-    "ranks",
-    "array_tasks",
-    "strict",
-}
-"""Wishes of the user's that hold here, too; the others are of what only xsbatch does."""
-
 _ANSWER_SECONDS = 2.0
 """Of the time that the hook waits, what is left for everything that is not a dry run..."""
 _LAST_SECONDS = 1.0
@@ -139,11 +126,9 @@ def _answer(
 
     job = caller.submission
     own_settings, complaints = settings.effective(job)
-    wanted = {
-        field: value
-        for field, value in settings.values(own_settings).items()
-        if field in _OF_THE_USER
-    }
+    wanted = settings.values(
+        {name: each for name, each in own_settings.items() if name in settings.BEHIND_SBATCH}
+    )
     _tell(*complaints, *unknown_words(job))
     name = answers.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
     kept = None if _is_set(job, "XMEM_FRESH") else answers.look_up(name, job)

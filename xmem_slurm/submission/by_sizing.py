@@ -144,17 +144,19 @@ def _sizings(
             site,
             gpus,
             budget,
-            run_options=Asked(
-                wishes.engine,
-                wishes.ranks,
-                wishes.array_tasks,
-                origins=wishes.report is not None or wishes.html is not None,
-                fresh=wishes.fresh,
+            run_options=asked_of(
+                wishes, origins=wishes.report is not None or wishes.html is not None
             ),
             ask_slurm=True,
             experience=experience,
         )
         return dispatch.one(orders, site.dry_run)
+
+
+def asked_of(wishes: "Wishes", *, origins: bool = False) -> Asked:
+    """Return what a user's wishes ask of a dry run."""
+    how = wishes.engine, wishes.ranks, wishes.array_tasks
+    return Asked(*how, origins=origins, fresh=wishes.fresh)
 
 
 def _without_estimate(

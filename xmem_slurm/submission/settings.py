@@ -31,6 +31,9 @@ class OwnOption(NamedTuple):
     `takes` are the words that are taken as a value, or the least and the most of a number; () takes
     anything, or what is of a `form`, an expression that a value must match. A typed file must be
     one that can be read, or written.
+
+    `reach` is who heeds it: xsbatch alone, as an option and a variable; a job wherever it is sized,
+    so the user's file and an #XMEM line can set it, too; or also the filter behind plain sbatch.
     """
 
     name: str
@@ -39,6 +42,7 @@ class OwnOption(NamedTuple):
     takes: tuple[str, ...] | tuple[int, int] = ()
     form: str = ""
     file: Literal["", "read", "written"] = ""
+    reach: Literal["xsbatch", "job", "filter"] = "xsbatch"
 
     @property
     def variable(self) -> str:
@@ -49,69 +53,96 @@ class OwnOption(NamedTuple):
 OWN_OPTIONS = (
     OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
     OwnOption("xmem-off", "", "submit the job as written, without an estimate"),
-    OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
+    OwnOption(
+        "xmem-keep-type", "", "do not change a GPU type that the request names", reach="filter"
+    ),
     OwnOption(
         "xmem-raise-mem",
         "",
         "raise --mem where the job was seen to hold more host memory than it asks for",
+        reach="filter",
     ),
     OwnOption(
         "xmem-plan",
         "",
         "train it the best way that fits this site's GPUs; says what that changes",
     ),
-    OwnOption("xmem-hold", "", "submit the job held if it could not be sized"),
+    OwnOption("xmem-hold", "", "submit the job held if it could not be sized", reach="job"),
     OwnOption(
-        "xmem-strict", "", "do not submit a job that fails at once, or will run out of GPU memory"
+        "xmem-strict",
+        "",
+        "do not submit a job that fails at once, or will run out of GPU memory",
+        reach="filter",
     ),
     OwnOption(
         "xmem-fresh", "", "do the dry run again even if nothing has changed since the last one"
     ),
     OwnOption(
-        "xmem-record", "", "record what the job really uses of its GPUs, in your state folder"
+        "xmem-record",
+        "",
+        "record what the job really uses of its GPUs, in your state folder",
+        reach="job",
     ),
     OwnOption(
         "xmem-summary",
         "",
         "record it, and end the job's output with what was estimated and used",
+        reach="job",
     ),
     OwnOption(
         "xmem-retry",
         "times",
         "if it runs out of GPU memory, try larger GPUs: a new job each time (0)",
         (0, 5),
+        reach="job",
     ),
-    OwnOption("xmem-verbose", "", "show what the memory is used for, and how sure the estimate is"),
+    OwnOption(
+        "xmem-verbose",
+        "",
+        "show what the memory is used for, and how sure the estimate is",
+        reach="job",
+    ),
     OwnOption(
         "xmem-policy",
         "|".join(_ORDERS),
         "which of the GPUs that fit: the cheapest, the smallest, or the first to be free",
         _ORDERS,
+        reach="filter",
     ),
-    OwnOption("xmem-budget", "seconds", "CPU seconds that the dry runs may take (60)", (1, 3600)),
+    OwnOption(
+        "xmem-budget",
+        "seconds",
+        "CPU seconds that the dry runs may take (60)",
+        (1, 3600),
+        reach="filter",
+    ),
     OwnOption(
         "xmem-margin",
         "percent",
         "percent of each GPU's memory to leave free, in addition to the margin (0)",
         (0, 90),
+        reach="filter",
     ),
     OwnOption(
         "xmem-engine",
         "name",
         "how to do the dry run: device (stand-in CUDA), profile (real steps on the CPU), auto",
         ENGINES,
+        reach="filter",
     ),
     OwnOption(
         "xmem-ranks",
         "list",
         "ranks to run in addition to rank 0: all, last, or a list (0,3)",
         form=RANKS,
+        reach="filter",
     ),
     OwnOption(
         "xmem-array-tasks",
         "list",
         "array tasks to run, instead of those chosen automatically: 7 or 1,5",
         form=TASKS,
+        reach="filter",
     ),
     OwnOption(
         "xmem-site",
@@ -128,23 +159,14 @@ OWN_OPTIONS = (
     OwnOption("xmem-html", "file", "write charts and tables to one HTML file", file="written"),
 )
 BY_NAME = {option.name: option for option in OWN_OPTIONS}
-ANYWHERE = (
-    "policy",
-    "budget",
-    "margin",
-    "engine",
-    "ranks",
-    "array-tasks",
-    "verbose",
-    "hold",
-    "strict",
-    "keep-type",
-    "raise-mem",
-    "record",
-    "summary",
-    "retry",
+ANYWHERE = tuple(
+    option.name.removeprefix("xmem-") for option in OWN_OPTIONS if option.reach != "xsbatch"
 )
-"""What the user's file and an #XMEM line can set, too."""
+"""What the user's file and an #XMEM line can set, too..."""
+BEHIND_SBATCH = tuple(
+    option.name.removeprefix("xmem-") for option in OWN_OPTIONS if option.reach == "filter"
+)
+"""...and what of that the site-wide filter heeds; the others are of what only xsbatch does."""
 
 
 class OwnSetting(NamedTuple):
