@@ -192,3 +192,11 @@ def test_a_margin_of_the_users_leaves_so_much_of_each_gpu() -> None:
     site = load_site(EXAMPLE_SITE)
     assert site.sparing(10).policy.spare == 0.1
     assert site.sparing(10).sparing(5).policy.spare == 0.1
+
+
+def test_each_option_is_a_wish_and_counts_where_its_row_says() -> None:
+    names = {option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS}
+    assert {name.replace("-", "_") for name in names} <= {*Wishes._fields}
+    assert {*settings.BEHIND_SBATCH} < {*settings.ANYWHERE} < names
+    assert settings.is_setting("strict")
+    assert not settings.is_setting("dry-run")
