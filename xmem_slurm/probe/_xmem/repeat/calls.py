@@ -44,6 +44,7 @@ from _xmem.repeat.recorded import (
     RecordedCall,
     gradient_address,
     node_number,
+    sign,
 )
 from _xmem.repeat.sharded import as_gradient, local, sharding
 from _xmem.repeat.surroundings import CallSurroundings
@@ -254,9 +255,8 @@ class Calls:
             if not self.skips:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
-            self._backward = BackwardCall(
-                bool(keep_graph), bool(create_graph), accumulate, frozenset(map(id, inputs))
-            )
+            named = {id(tensor): sign(tensor, self._torch.nn.Parameter) for tensor in inputs}
+            self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, named)
             try:
                 with self._watched(roots):
                     return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
@@ -494,7 +494,12 @@ class Calls:
             self._around(state),
             tuple(
                 [
-                    (parameter.requires_grad, parameter.dtype, parameter.numel())
+                    (
+                        parameter.requires_grad,
+                        parameter.dtype,
+                        parameter.numel(),
+                        parameter.stride(),
+                    )
                     for parameter in parameters
                 ]
             ),
@@ -842,7 +847,7 @@ class Calls:
         )
         around = ctx.graph.state.surroundings.look_back()
         backward_call = self._backward or BackwardCall(
-            False, True, False, frozenset()
+            False, True, False, {}
         )  # torch was asked past us
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = _without(parameters)
@@ -852,7 +857,7 @@ class Calls:
                 for parameter in parameters
             ]
         have_gradient = [gradient is not None for gradient in gradients]
-        back = behavior.backward(backward_call.kind(without, around, have_gradient))
+        back = behavior.backward(backward_call.kind(parameters, without, around, have_gradient))
         if back is None or backward_call.create_graph or ctx.was_made:
             late = self._made_late(ctx, gradients, backward_call)
             if late is not None:

@@ -22,7 +22,7 @@ from _xmem.repeat.layout import StorageLayout, is_strided, pointer
 from _xmem.repeat.sharded import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from _xmem.annotations import Reference, ServedNote, Tensor
     from _xmem.repeat.calls import State
@@ -41,26 +41,30 @@ class BackwardKind(NamedTuple):
 
     keep_graph: bool
     accumulate: bool
-    names_inputs: bool
+    named: Any
     without: tuple[bool, ...]
     around: Any
     have_gradient: tuple[bool, ...]
 
 
 class BackwardCall(NamedTuple):
-    """How a backward pass was asked for; `inputs` are ids of what gradients are wanted of, if the
-    script named it.
+    """How a backward pass was asked for; `inputs` is what gradients are wanted of, if the script
+    named it: by its id, what tells it from others (`sign`).
     """
 
     keep_graph: bool
     create_graph: bool
     accumulate: bool
-    inputs: frozenset[int]
+    inputs: Mapping[int, Any]
 
     def kind(
-        self, without: Iterable[bool], around: Any, have_gradient: Iterable[bool]
+        self,
+        parameters: Sequence[Tensor],
+        without: Iterable[bool],
+        around: Any,
+        have_gradient: Iterable[bool],
     ) -> BackwardKind:
-        """Return its kind.
+        """Return its kind, for a call of a module with these parameters.
 
         `without`: which parameters have no gradient before it; `around`: what its own code reads
         (`surroundings`); `have_gradient`: for which of what the call gave there is a gradient, as
@@ -69,11 +73,29 @@ class BackwardCall(NamedTuple):
         return BackwardKind(
             self.keep_graph,
             self.accumulate,
-            bool(self.inputs),
+            self._named(parameters),
             tuple(without),
             around,
             tuple(have_gradient),
         )
+
+    def _named(self, parameters: Sequence[Tensor]) -> Any:
+        """Return of which parameters, and of what else, gradients are wanted; None: of all.
+
+        What torch's engine does hangs on it: it leaves out what leads to nothing that was named.
+        """
+        if not self.inputs:
+            return None
+        numbers = list(map(id, parameters))
+        others = {self.inputs[number] for number in self.inputs.keys() - set(numbers)}
+        return tuple([number in self.inputs for number in numbers]), frozenset(others)
+
+
+def sign(tensor: Any, parameter_class: type) -> Any:
+    """Return what tells a tensor from others that gradients may be wanted of, step for step."""
+    if isinstance(tensor, parameter_class):
+        return id(tensor)
+    return getattr(tensor, "shape", None), getattr(tensor, "is_leaf", None)
 
 
 class RecordedCall:
@@ -173,7 +195,7 @@ class RecordedCall:
         first, end = extent
         self._back, self._kind, self._gradient = (
             Region(first.position, end),
-            backward_call.kind(*before, have_gradient),
+            backward_call.kind(parameters, *before, have_gradient),
             first.gradient,
         )
         self.gradients = StorageLayout(gradients)
