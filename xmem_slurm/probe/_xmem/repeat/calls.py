@@ -498,7 +498,8 @@ class Calls:
                         parameter.requires_grad,
                         parameter.dtype,
                         parameter.numel(),
-                        parameter.stride(),
+                        # channels_last or not; a question that costs is not asked of matrices
+                        parameter.stride() if parameter.dim() > 2 else (),
                     )
                     for parameter in parameters
                 ]
