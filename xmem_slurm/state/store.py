@@ -7,7 +7,6 @@ who wants the head, or one part, unpacks no other. What was given last is the la
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -45,18 +44,8 @@ class StoredRecord(NamedTuple):
 
     def use(self) -> None:
         """Note that it was given now: it is the newest, and the last to go."""
-        now = time.time_ns()  # not a file server's
         with contextlib.suppress(OSError):
-            os.utime(self.path, ns=(now, now))
-
-    def used(self) -> float:
-        """Return when that was noted, or when it was written, in seconds since the epoch; 0.0 where
-        it is gone.
-        """
-        try:
-            return self.path.stat().st_mtime
-        except OSError:
-            return 0.0
+            os.utime(self.path)
 
 
 class Store(NamedTuple):

@@ -55,6 +55,8 @@ PACKAGES_SECONDS = 5.0
 """For so long packages are as they were when they were last looked at: they are thousands of files,
 and a home on a network file system would be asked for them by each of a hundred submissions at
 once."""
+PACKAGES_SEEN = Store("packages-seen", most_bytes=1 << 20, most=100)
+"""When that was, by a hash of what was looked at: of all jobs that use the same."""
 _FILES_OF_TRACES = {"__all__": {"estimate": {"ranks": {"__all__": {"trace": {"files"}}}}}}
 """What a dry run read stands in the first parts."""
 _DAY = 86_400
@@ -220,6 +222,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    record.use()
     return decision
 
 
@@ -234,6 +237,8 @@ def look_up_estimate(name: str) -> KeptEstimate | None:
         kept = _estimate(record)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    if kept is not None:
+        record.use()
     return kept
 
 
@@ -396,7 +401,7 @@ def _keep(
 
 def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
     """Whether what an answer rests on is as it was; and it is not too old, if it does not hold
-    `ever`. If all of it was looked at for that, this is noted.
+    `ever`.
 
     Raises:
         ValueError, KeyError, TypeError: it cannot be read.
@@ -405,12 +410,14 @@ def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
     age = now - float(record.head["made"])
     if not ever and not -_DAY <= age <= float(record.head["days"]) * _DAY:
         return False
-    seen_lately = 0 <= now - record.used() < PACKAGES_SECONDS
+    packages = hashlib.sha256(b"".join(record.packed[_PACKAGES:])).hexdigest()
+    seen = PACKAGES_SEEN.read(packages)
+    seen_lately = seen is not None and 0 <= now - float(seen.head["at"]) < PACKAGES_SECONDS
     files = _files(record, packages=not seen_lately)
     if files is None or not evidence.unchanged(files):
         return False
     if not seen_lately:
-        record.use()
+        PACKAGES_SEEN.write(packages, {"at": now})
     return True
 
 

@@ -46,9 +46,10 @@ def rewrite(name: str, **fields: object) -> None:
     answers.STORE.write(name, {**record.head, **fields}, [*map(record.part, range(3))])
 
 
-def later(name: str) -> None:
+def later() -> None:
     """Let the moment pass for which packages are not looked at again."""
-    os.utime(entry(name), (0, 0))
+    for seen in answers.PACKAGES_SEEN.folder.iterdir():
+        seen.unlink()
 
 
 def entry(name: str) -> Path:
@@ -136,7 +137,7 @@ def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) 
     assert answers.look_up(name, JOB) is not None
     package.chmod(0o755)
     (package / "new.py").touch()
-    later(name)
+    later()
     assert answers.look_up(name, JOB) is None
 
 
@@ -148,7 +149,7 @@ def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
     (package / "new.py").touch()
     assert answers.look_up(name, JOB) is not None
     read[7].write_text("import this")
-    later(name)
+    later()
     assert answers.look_up(name, JOB) is None
 
 
@@ -162,7 +163,6 @@ def test_of_many_submissions_at_once_one_looks_at_the_packages(
     monkeypatch.setattr(
         evidence, "unchanged", lambda files: looked.append(len(files)) or unchanged(files)
     )
-    later(name)
     for _ in range(3):
         assert answers.look_up(name, JOB) is not None
     assert looked == [2, 1, 1]
