@@ -16,29 +16,33 @@ SECONDS = 300
 SCRIPTS = {
     "gradients of the weights, after those of the input": """
 import torch
-linear = torch.nn.Linear
-model = torch.nn.Sequential(linear(64, 512), torch.nn.Tanh(), linear(512, 512)).cuda()
-for i in range(80):
-    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+linear, relu = torch.nn.Linear, torch.nn.ReLU
+layers = [linear(512, 2048), relu(), linear(2048, 2048), relu(), linear(2048, 512)]
+model = torch.nn.Sequential(*layers).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(200):  # the first ones may all be made: `known.SPARED`
+    x = torch.randn(1024, 512, device="cuda", requires_grad=True)
     loss = model(x).square().mean()
-    torch.autograd.grad(loss, x if i < 72 else list(model.parameters()))
+    given = torch.autograd.grad(loss, x if i < 170 else list(model.parameters()))
+    optimizer.zero_grad()
     model(x.detach()).square().mean().backward()
-    model.zero_grad()
+    optimizer.step()
 """,
     "weights in another order of memory": """
 import torch
 class Flat(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        conv = torch.nn.Conv2d
-        self.body = torch.nn.Sequential(conv(16, 64, 3), torch.nn.ReLU(), conv(64, 64, 3))
+        conv, relu = torch.nn.Conv2d, torch.nn.ReLU
+        self.body = torch.nn.Sequential(conv(16, 64, 3), relu(), conv(64, 64, 3), relu())
+        self.head = torch.nn.Linear(64 * 20 * 20, 32)
     def forward(self, x):
-        return self.body(x).reshape(len(x), -1)
+        return self.head(self.body(x).reshape(len(x), -1))
 model = Flat().cuda()
 optimizer = torch.optim.SGD(model.parameters())
-for i in range(80):
-    if i == 72: model.to(memory_format=torch.channels_last)
-    model(torch.randn(64, 16, 24, 24, device="cuda")).square().mean().backward()
+for i in range(300):
+    if i == 150: model.to(memory_format=torch.channels_last)
+    model(torch.randn(64, 16, 24, 24, device="cuda")).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 """,
