@@ -96,8 +96,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     ran_out = answer.ran_out(job)
-    of_the_answer = wanted.wishes._replace(verbose=False, fresh=False, given=())
-    key = answers.key(job, [wanted._replace(wishes=of_the_answer), ran_out])
+    key = answers.key(job, [wanted._replace(wishes=wanted.wishes.of_the_answer()), ran_out])
     last = None if wanted.wishes.fresh else answers.look_up_estimate(key)
     if last is not None:
         return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)

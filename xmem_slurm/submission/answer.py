@@ -87,6 +87,19 @@ class Wishes(NamedTuple):
     """What of these an option or a variable said, by the option's name: no script and no file goes
     before it."""
 
+    def of_the_answer(self) -> "Wishes":
+        """Return those that can change what is answered: what an answer is kept under."""
+        return self._replace(
+            fresh=False,
+            verbose=False,
+            hold=False,
+            report=None,
+            html=None,
+            record=None,
+            summary=False,
+            given=(),
+        )
+
 
 def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> Decision:
     """Decide what sbatch is given for a job whose script is read; it is left alone where sbatch
@@ -125,16 +138,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     not_sized = _not_sized(job)
     from xmem_slurm.submission import answers  # noqa: PLC0415
 
-    sized_by = wishes._replace(
-        fresh=False,
-        verbose=False,
-        hold=False,
-        report=None,
-        html=None,
-        record=None,
-        summary=False,
-        given=(),
-    )
+    sized_by = wishes.of_the_answer()
     before = ran_out(job)
     if before is not None:
         name = answers.key(job, [name or sized_by, before])

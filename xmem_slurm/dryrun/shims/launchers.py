@@ -64,7 +64,8 @@ def torchrun(arguments: Sequence[str]) -> None:
     options = {name.replace("_", "-"): value for name, value in as_written.items()}
     per_node = _processes(options.get("--nproc-per-node", "1"))
     nodes = _nodes(options.get("--nnodes", "1"))
-    python = [] if "--no-python" in options else [_interpreter_of("torchrun"), "-u"]
+    interpreter = _interpreter_of("torchrun")
+    python = [] if "--no-python" in options else [interpreter, "-u"]
     module = ["-m"] if options.keys() & {"-m", "--module"} else []
     node = _node(options.get("--node-rank"), nodes)
     chosen = chosen_of(per_node * nodes, range(node * per_node, (node + 1) * per_node))
@@ -103,7 +104,8 @@ def deepspeed(arguments: Sequence[str]) -> None:
     per_node, nodes = _processes(number), _nodes(options.get("--num_nodes", "1:1000000"))
     gpus = _chosen_gpus(options)
     places = _places([len(numbers) for numbers in gpus] or [per_node] * nodes)
-    python = [] if "--no_python" in options else [_interpreter_of("deepspeed"), "-u"]
+    interpreter = _interpreter_of("deepspeed")
+    python = [] if "--no_python" in options else [interpreter, "-u"]
     module = ["-m"] if "--module" in options else []
     commands = []
     for rank in chosen_of(len(places), range(len(places))):
