@@ -107,16 +107,18 @@ _OF_NO_GPU = frozenset(
 """Exceptions that no GPU has a part in: neither its kind nor the values on it."""
 MISSPELT = "a misspelt command"
 """Said of one that no machine has."""
+NOT_ON_PATH = "a launcher that is not on PATH"
+"""Said of one that comes with the Python of a job's environment."""
 _WAITS_FOR_INPUT = "EOFError: EOF when reading a line"
 """What input() raises where nobody types."""
 _ON_EVERY_NODE = re.compile(
     r"\b(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b"
     r"|can't open file '.*': \[Errno 2\]"
-    rf"|{_WAITS_FOR_INPUT}|CUDA error: invalid device ordinal|{MISSPELT}"
+    rf"|{_WAITS_FOR_INPUT}|CUDA error: invalid device ordinal|{MISSPELT}|{NOT_ON_PATH}"
 )
 """What Python says of a script that is not there or not right, that imports what is not there, or
 that waits for input; torch of one that asks for a GPU beyond those of its job; and we of a command
-whose name is misspelt."""
+whose name is misspelt, or that is there where the job's environment is."""
 _OURS = re.compile(r"\b_xmem\b|\bxmem_slurm\b")
 """What it says of is of this package: half upgraded, or broken."""
 

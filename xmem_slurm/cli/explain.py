@@ -96,10 +96,11 @@ def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
 
 
 def _in_vain(unanswered: answers.Unanswered) -> str:
-    """Say of which submission there was no estimate, and why."""
+    """Say of which submission there was no estimate, or no job, and why."""
     why = f": {unanswered.why}" if unanswered.why else ""
     typed = shlex.join(unanswered.command)
-    return f"the last submission, {typed} ({when(unanswered.made)}), was not estimated{why}"
+    outcome = "submitted" if unanswered.refused else "estimated"
+    return f"the last submission, {typed} ({when(unanswered.made)}), was not {outcome}{why}"
 
 
 def last_of(script: str | None) -> answers.KeptEstimate:

@@ -70,6 +70,7 @@ _MOST_NOTED = 1000
 _UNUSED = "torch was imported but no GPU memory was used"
 _NOT_LOADED = "did not load torch"
 _HIDDEN = "if it did, python -I, python -E or env -i hid that"
+_ACTIVATED = "is the job's environment activated, here or in the script?"
 _NO_TORCH = "No module named 'torch'"
 _UNREACHED = (
     "torch found no CUDA library, as the script's Python was not reached: it replaces "
@@ -182,8 +183,8 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         words = ", and ".join(failed_lines)
         traces_read = [_after_failed_line(trace_read, words) for trace_read in traces_read]
     if not any(trace_read.allocations or trace_read.error for trace_read in traces_read):
-        misspelt = _misspelt(failed_lines) if outcome.stopped is None else ""
-        why = misspelt or _why_nothing(traces, traces_read, outcome)
+        not_there = _not_there(failed_lines) if outcome.stopped is None else ""
+        why = not_there or _why_nothing(traces, traces_read, outcome)
         on_any_gpu = outcome.stopped is None and not any(
             trace_read.recorded for trace_read in traces_read
         )
@@ -221,11 +222,16 @@ def _after_failed_line(trace_read: trace.Trace, failed_line: str) -> trace.Trace
     return replace(trace_read, doubts=[*trace_read.doubts, noted])
 
 
-def _misspelt(failed_lines: Sequence[str]) -> str:
-    """Say of the first command whose name is misspelt which is meant; "" where none is."""
+def _not_there(failed_lines: Sequence[str]) -> str:
+    """Say of the first command that no node will find why: its name is misspelt, or it comes with
+    an environment that is not activated; "" where all may be there.
+    """
     for line in failed_lines:
-        if program := set_up.meant(line):
+        command = set_up.not_found(line)
+        if program := set_up.meant(command):
             return f"{trace.MISSPELT} in its script: {line} (is `{program}` meant?)"
+        if command in set_up.LAUNCHERS:
+            return f"{trace.NOT_ON_PATH}: {line} ({_ACTIVATED})"
     return ""
 
 
@@ -416,7 +422,7 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
         if _NO_TORCH in last_words:
             python = _lacking(traces)
             hidden = f"; {python} has none" if python else ""
-            hidden += "; is the job's environment activated, here or in the script?"
+            hidden += f"; {_ACTIVATED}"
         ended = f"the script ended with code {outcome.returncode} before any GPU memory was used"
         return f"{ended}{_disturbed(outcome)}{last_words}{hidden}"
     if traces_read:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from xmem_slurm import checked
 
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+"""Programs that stand beside the Python of the job's environment, and nowhere else."""
 _FAILURES = (
     re.compile(
         r"slurm_script: line (?P<line>\d+): "
@@ -22,20 +24,21 @@ _FAILURES = (
         r"(?:slurm_script|:\.|:source):(?P<line>\d+): "
         r"(?P<words>(?:command not found|no such file or directory): .+)"
     ),
+    re.compile(rf"^(?P<words>(?:{'|'.join(LAUNCHERS)}): command not found)$"),
     re.compile(r"(?P<words>(?:EnvironmentNameNotFound|CondaError|CommandNotFoundError): .+)"),
     re.compile(
         r"(?P<words>Lmod has detected the following error: .+"
         r"|.*Unable to locate a modulefile for .+)"
     ),
 )
-"""bash, dash, zsh; conda; Lmod and Environment Modules."""
+"""bash, dash, zsh; our own shims; conda; Lmod and Environment Modules."""
 
 _MOST_LINES = 3
 """So many are named: a script that has more of them has one cause."""
 _NOT_FOUND = re.compile(
     r"(?P<before>\S+): (?:command )?not found$|command not found: (?P<after>\S+)$"
 )
-_STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec")
+_STARTERS = ("python", "python3", *LAUNCHERS, "mpirun", "mpiexec")
 """What starts a training, and whose misspelt names no program has. Shorter names are left out: of
 those one letter makes another program (srun, prun)."""
 
@@ -52,14 +55,16 @@ def failures(output: bytes) -> Sequence[str]:
     return [*found][:_MOST_LINES]
 
 
-def meant(failed_line: str) -> str:
-    """Return the program whose name is misspelt where a command was not found; "" where the name
+def not_found(failed_line: str) -> str:
+    """Return the name of the command that was not found; "" where the line failed otherwise."""
+    missing = _NOT_FOUND.search(failed_line)
+    return "" if missing is None else missing["before"] or missing["after"]
+
+
+def meant(name: str) -> str:
+    """Return the program whose name is misspelt, of a command that was not found; "" where the name
     may be right, and the program on other nodes.
     """
-    missing = _NOT_FOUND.search(failed_line)
-    if missing is None:
-        return ""
-    name = missing["before"] or missing["after"]
     return next((starter for starter in _STARTERS if name in _misspelt(starter)), "")
 
 

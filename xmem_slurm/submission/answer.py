@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.cluster import client
-from xmem_slurm.decision import Decision, Kind, left_alone
+from xmem_slurm.decision import Decision, Kind, left_alone, stopped_by
 from xmem_slurm.errors import NoEstimate, Refused, UsageError, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm import services
@@ -122,7 +122,13 @@ def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None)
         return _unasked(job, wishes, tell, name)
     keep_type = wishes.keep_type or "keep-type" in words
     whole = wishes.whole or "whole" in words
-    return _known_or_sized(job, wishes._replace(keep_type=keep_type, whole=whole), tell, name)
+    try:
+        return _known_or_sized(job, wishes._replace(keep_type=keep_type, whole=whole), tell, name)
+    except (NoEstimate, Refused, UsageError) as error:
+        from xmem_slurm.submission import answers  # noqa: PLC0415
+
+        answers.keep_unanswered(stopped_by(error, job))
+        raise
 
 
 def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:

@@ -173,11 +173,14 @@ class KeptEstimate(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A submission of which nothing was estimated: when, what was typed, and why."""
+    """A submission of which nothing was estimated: when, what was typed, and why; `refused` where
+    it was not submitted, either.
+    """
 
     made: float
     command: Sequence[str]
     why: str
+    refused: bool = False
 
 
 def _is_of(script: str, command: Sequence[str], folder: str) -> bool:
@@ -265,7 +268,9 @@ def unanswered(script: str | None) -> Unanswered | None:
                 continue
             if head["said"] is not None:
                 return None
-            return Unanswered(float(head["made"]), words, str(head["decision"]["why"]))
+            decision = head["decision"]
+            refused = decision["kind"] == Kind.REFUSED
+            return Unanswered(float(head["made"]), words, str(decision["why"]), refused)
     return None
 
 
@@ -292,16 +297,54 @@ def keep_decision(
     templates: Path | None = None,
 ) -> None:
     """Keep a decision with what it rests on, where that is known, and with what it was sized from;
-    if there is room.
+    if there is room. One that has neither answers nobody.
     """
-    job, name_counts = decision.written, b"SLURM_JOB_NAME"
     if rests_on is None and not sized:
-        name = f"{name}-unanswered"  # for who asks why: an answer that is kept is left there
+        return
+    job, name_counts = decision.written, b"SLURM_JOB_NAME"
     reads_name = name_counts in (job.script or b"") or evidence.mentions(
         rests_on or (), name_counts
     )
-    kept = {
-        "job_name": (job.request.value("job-name") or "") if reads_name else None,
+    job_name = (job.request.value("job-name") or "") if reads_name else None
+    texts = None
+    if sized:
+        with contextlib.suppress(Exception):  # no submission fails by what is said of it again
+            script = job.command_line.script
+            texts = {component: _texts(sizing, script) for component, sizing in sized.items()}
+    _keep(
+        name,
+        job,
+        rests_on,
+        days=days,
+        decision=_as_kept(decision, job_name),
+        texts=texts,
+        unsized=decision.left,
+        templates=templates,
+        sized=sized if texts else None,
+    )
+
+
+def keep_unanswered(decision: Decision) -> None:
+    """Keep why there is no estimate of a submission, for who asks that: it answers no other."""
+    job = decision.written
+    with contextlib.suppress(Exception):  # the job goes on without that
+        _keep(
+            key(job, ["unanswered"]),
+            job,
+            None,
+            days=DAYS_WITHOUT_ESTIMATE,
+            decision=_as_kept(decision),
+            texts=None,
+            unsized={},
+            templates=None,
+            sized=None,
+        )
+
+
+def _as_kept(decision: Decision, job_name: str | None = None) -> Mapping[str, object]:
+    """Return a decision as its record has it; `job_name` where that counts for it."""
+    return {
+        "job_name": job_name,
         "kind": decision.kind,
         "why": decision.why,
         "error": decision.error,
@@ -317,22 +360,6 @@ def keep_decision(
         "brief": list(decision.brief),
         "prediction": None if decision.prediction is None else decision.prediction._asdict(),
     }
-    texts = None
-    if sized:
-        with contextlib.suppress(Exception):  # no submission fails by what is said of it again
-            script = job.command_line.script
-            texts = {component: _texts(sizing, script) for component, sizing in sized.items()}
-    _keep(
-        name,
-        job,
-        rests_on,
-        days=days,
-        decision=kept,
-        texts=texts,
-        unsized=decision.left,
-        templates=templates,
-        sized=sized if texts else None,
-    )
 
 
 def keep_estimate(

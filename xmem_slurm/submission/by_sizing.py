@@ -97,6 +97,7 @@ def decide(
         if (line := terminal.runs_out(part.kind, part.sizing))
     ]
     if too_small and _is_refused(wishes, site):
+        answers.keep_decision(name, decision, None, sized=sized, templates=site.templates)
         raise Refused(decided.refusal(*too_small))
     full, brief = (
         terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=is_brief)

@@ -71,4 +71,9 @@ def test_the_first_few_are_named() -> None:
     ],
 )
 def test_a_misspelt_name_is_told_from_a_program_that_is_elsewhere(line: str, meant: str) -> None:
-    assert set_up.meant(line) == meant
+    assert set_up.meant(set_up.not_found(line)) == meant
+
+
+def test_a_launcher_that_another_command_did_not_find_is_found() -> None:
+    said = "epoch 1\ntorchrun: command not found\nnvidia-smi: command not found\n"
+    assert set_up.failures(said.encode()) == ["torchrun: command not found"]

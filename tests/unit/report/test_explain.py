@@ -17,7 +17,7 @@ from xmem_slurm.cli.main import app
 from xmem_slurm.decision import stopped_by
 from xmem_slurm.dryrun import dispatch, evidence
 from xmem_slurm.dryrun.evidence import Evidence
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, Refused
 from xmem_slurm.estimating import by_dry_run
 from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
@@ -81,15 +81,25 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("files", [[], None])
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("answers_others", [False, True])
 def test_a_submission_without_an_estimate_is_spoken_of_first(
-    files: Sequence[Evidence] | None,
+    *, refused: bool, answers_others: bool
 ) -> None:
     bad = Submission(("bad.sh",), {}, b"#!/bin/sh\n")
-    decision = stopped_by(NoEstimate("it is likely to fail: no such file"), bad)
-    answers.keep_decision(answers.key(bad, []), decision, files, 1)
+    error = Refused if refused else NoEstimate
+    decision = stopped_by(error("it is likely to fail: no such file"), bad)
+
+    def keep_why() -> None:
+        if answers_others:
+            answers.keep_decision(answers.key(bad, []), decision, [], 1)
+        else:
+            answers.keep_unanswered(decision)
+
+    keep_why()
     told = "the last submission, bad.sh ("
-    why = "), was not estimated: it is likely to fail: no such file"
+    outcome = "submitted" if refused else "estimated"
+    why = f"), was not {outcome}: it is likely to fail: no such file"
     for words in (["explain"], ["explain", "bad.sh"]):
         error = str(command(*words).exception)
         assert told in error
@@ -97,7 +107,7 @@ def test_a_submission_without_an_estimate_is_spoken_of_first(
     keep("good.sh")
     assert told not in command("explain").stderr
     assert told not in command("explain", "good.sh").stderr
-    answers.keep_decision(answers.key(bad, []), decision, files, 1)
+    keep_why()
     first, second, *_ = command("explain").stderr.splitlines()
     assert told in first
     assert first.endswith(f"{why}; what follows is an earlier estimate")

@@ -14,6 +14,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.errors import NoEstimate, Refused
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import answers
 from xmem_slurm.submission.answer import Wishes, answer
 from xmem_slurm.trace import ScriptFailure, Trace, cannot_run
 
@@ -201,3 +202,26 @@ def test_a_rank_that_dies_counts_by_what_it_died_of(
     assert str(failed.value) == (f"it is likely to fail: {died}" if it_cannot else died)
     with pytest.raises(Refused if it_cannot else NoEstimate):
         answer(job("l4"), WISHES._replace(strict=True), lambda _: None)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_explain_knows_which_went_without_an_estimate(
+    monkeypatch: pytest.MonkeyPatch, *, strict: bool
+) -> None:
+    fails(monkeypatch)
+    of_service = Submission(("--gres=gpu:1", "serve.sh"), {}, b"#!/bin/sh\njupyter lab\n")
+    for script, submission in (("serve.sh", of_service), ("job.sh", job("l4"))):
+        with pytest.raises((NoEstimate, Refused)) as stopped:
+            answer(submission, WISHES._replace(strict=strict), lambda _: None)
+        unanswered = answers.unanswered(script)
+        assert unanswered is not None
+        assert unanswered.why == str(stopped.value)
+        assert unanswered.refused is isinstance(stopped.value, Refused)
+
+
+def test_explain_has_what_a_job_needs_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    finds(monkeypatch, LARGE)
+    with pytest.raises(Refused):
+        answer(job("l4"), WISHES._replace(keep_type=True, strict=True), lambda _: None)
+    (kept,) = answers.newest()
+    assert "GPU memory needed: " in kept.said[0].full[0]

@@ -95,6 +95,7 @@ THRICE = WELL._replace(changed=times(3))
 DOUBTFUL = WELL._replace(changed=DOUBTS)
 NO_PYHTON = "line 3: pyhton: command not found"
 NO_CONDA = "line 3: conda: command not found"
+NO_LAUNCHER = "line 3: accelerate: command not found"
 MISSING = "ModuleNotFoundError: No module named"
 EOF = "EOFError: EOF when reading a line (train.py:2)"
 ORDINAL = "AcceleratorError: CUDA error: invalid device ordinal (train.py:5)"
@@ -160,6 +161,16 @@ SITUATIONS = {
         Ran(127, f"slurm_script: {NO_PYHTON}", set_up=NO_PYHTON), wishes=Wishes(strict=True)
     ),
     "a misspelt command, and the script goes on": Situation(Ran(set_up=NO_PYHTON)),
+    "a launcher without its environment": Situation(
+        Ran(127, NO_LAUNCHER, set_up=NO_LAUNCHER), wishes=Wishes(strict=True)
+    ),
+    "nor are its modules": Situation(
+        Ran(
+            127,
+            NO_LAUNCHER,
+            set_up=f"line 2: module: command not found\nslurm_script: {NO_LAUNCHER}",
+        )
+    ),
     "a syntax error": Situation(Ran(1, "SyntaxError: invalid syntax (train.py:2)")),
     "a module is not there": Situation(Ran(1, traces=[failed(f"{MISSING} 'jax' (train.py:2)")])),
     "a module is not there, strict": Situation(
