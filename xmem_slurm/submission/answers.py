@@ -332,7 +332,7 @@ def keep_unanswered(decision: Decision) -> None:
             key(job, ["unanswered"]),
             job,
             None,
-            days=DAYS_WITHOUT_ESTIMATE,
+            days=FOR_WHO_WAITS,
             decision=_as_kept(decision),
             texts=None,
             unsized={},

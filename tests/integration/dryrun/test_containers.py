@@ -196,15 +196,20 @@ class Machine:
         return environ
 
     def import_image(self) -> None:
-        """Have it in Podman's own store, as `x`, with one user's files: nobody has given this user
-        more numbers."""
+        """Have it in Podman's own store, as `x`, with files of other users and groups, as images
+        have them whose user has more numbers (subuid(5)), and with a configuration of its own."""
         settings = self.folder / "home/.config/containers/storage.conf"
         text = '[storage]\ndriver = "vfs"\n[storage.options.vfs]\nignore_chown_errors = "true"\n'
+        configured = "-c WORKDIR=/srv -c ENV=PYTHONPATH=/mnt -c 'ENTRYPOINT [\"sh\",\"inside.sh\"]'"
         pack = (
             f"mkdir -p {settings.parent}; echo '{text}' > {settings}; tar -C {self.image} -c . "
-            "| podman import -q - x"
+            f"| podman import -q {configured} - x"
         )
         self.as_user(["sh", "-c", pack]).check_returncode()
+        for layer in (self.folder / "home/.local/share/containers/storage/vfs/dir").iterdir():
+            (layer / "etc/shadow").touch()
+            os.chown(layer / "etc/shadow", 100031, 100041)
+            os.chown(layer / "usr/bin/env", 9, 100041)
 
     def as_user(
         self, command: list[str], user: bool = True, **environ: str
@@ -282,7 +287,7 @@ CH_RUN = (
 )
 PODMAN = (
     "podman run --rm --device nvidia.com/gpu=all --user $(id -u) -v {packages}:/mnt -v "
-    "$PWD:/srv -w /srv "
+    "$PWD:/srv "
 )
 ENROOT = (
     "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh sh /srv/inside.sh"
@@ -305,10 +310,11 @@ INSIDE = {
         "ch-run",
         CH_RUN.replace("{form}", "").replace("ch-", "/usr/bin/ch-") + "sh inside.sh",
     ),
-    "podman": ("podman", PODMAN + "-e PYTHONPATH=/mnt x sh inside.sh"),
+    "podman": ("podman", PODMAN + "-w /srv -e PYTHONPATH=/mnt --entrypoint sh x inside.sh"),
+    "podman, as the image says": ("podman", PODMAN + "x"),
     "podman-hpc": (
         "podman-hpc",
-        PODMAN.replace("podman", "podman-hpc", 1) + "-e PYTHONPATH=/mnt y sh inside.sh",
+        PODMAN.replace("podman", "podman-hpc", 1) + "-w /srv -e PYTHONPATH=/mnt y sh inside.sh",
     ),
     "an OCI bundle": ("ch-run", "#SBATCH --container={image}-bundle\nPYTHONPATH=/mnt sh inside.sh"),
     "enroot, an image file": ("enroot", ENROOT),

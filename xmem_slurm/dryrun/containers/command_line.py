@@ -5,8 +5,9 @@ Words in, words out; nothing is looked up. What the user binds, sets and lays ov
 order; ours comes last, where it wins.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xmem_slurm.dryrun.containers.runtimes import OF_STORAGE, Runtime
 
@@ -86,6 +87,21 @@ def storage(start: Start) -> list[str]:
         if name in OF_STORAGE:
             chosen += [word] if has_value else words[at : at + 2]  # else the next word is its value
     return chosen
+
+
+def of_root(start: Start, config: Mapping[str, Any], root: str) -> Start:
+    """Return a `podman run` of an image as that of its root folder, which Podman knows nothing
+    else of: what the image's configuration has stands before the options that go before it.
+
+    Source: podman-run(1), --rootfs; "config" of the OCI image specification 1.1.
+    """
+    said = [word for variable in config.get("Env") or () for word in ("--env", variable)]
+    folder, entrypoint = config.get("WorkingDir"), config.get("Entrypoint")
+    said += ["--workdir", folder] if folder else []
+    said += ["--entrypoint", json.dumps(entrypoint)] if entrypoint else []
+    own_entrypoint = any(word.startswith("--entrypoint") for word in start.options)
+    command = start.command or ([] if own_entrypoint else config.get("Cmd") or [])
+    return Start(start.before, [*said, *start.options, "--rootfs"], root, command)
 
 
 def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:

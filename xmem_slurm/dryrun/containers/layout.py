@@ -32,7 +32,7 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
     """Lay an image out on `place` with a throw-away layer over it, in which the folders are there
     to mount on.
 
-    `environ` is for a program that serves it.
+    In namespaces of our own; `environ` is for a program that serves it.
 
     Raises:
         CannotEnterError: it cannot be.
@@ -40,7 +40,6 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
     try:
         if not image.exists():
             raise CannotEnterError(f"there is no image {image} on this machine")
-        own_namespaces()
         image = image.resolve(strict=True)
         linux.mount("tmpfs", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
         lower, upper, work, root = (place / name for name in ("lower", "upper", "work", "root"))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from xmem_slurm.dryrun.containers import command_line, images, layout, refusals
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
@@ -113,45 +113,61 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
         ]
         settings["PREPEND_PATH"] = os.pathsep.join([os.environ["XMEM_SHIMS"], *before[:1]])
     if not runtime.lays_over:
-        start = start._replace(
-            image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ))
-        )
+        layout.own_namespaces()
+        root = layout.laid_over(Path(start.image), run / IMAGE, folders, environ)
+        start = start._replace(image=str(root))
     if runtime.as_root:
         environ |= _become_root()
         if "--rootfs" not in start.options:
-            path = _path_of(
-                [program, *command_line.storage(start)],
-                start.image,
-                environ,
-                runtime.remedy.format(name=name),
-            )
+            podman = [program, *command_line.storage(start)]
+            image = _inspected(podman, start.image, environ, runtime.remedy.format(name=name))
+            config = image.get("Config") or {}
+            path = _path_of(config)
+            if image["GraphDriver"]["Name"] == "vfs":
+                folder = _said_by([*podman, "image", "mount", start.image], environ).strip()
+                root = layout.laid_over(Path(folder), run / IMAGE, folders, environ)
+                start = command_line.of_root(start, config, str(root))
     environ |= command_line.variables(runtime, settings)
     os.execve(
         program, [name, *command_line.entered(runtime, start, folders, settings, path)], environ
     )
 
 
-def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], remedy: str) -> str:
-    """Return the PATH that Podman's image sets.
+def _inspected(
+    podman: Sequence[str], image: str, environ: Mapping[str, str], remedy: str
+) -> Mapping[str, Any]:
+    """Return what Podman says of an image.
 
     Raises:
         CannotEnterError: there is no such image.
     """
-    inspect = [
-        *podman,
-        "image",
-        "inspect",
-        "--format",
-        "{{range .Config.Env}}{{println .}}{{end}}",
-        image,
-    ]
-    shown = subprocess.run(inspect, env=environ, capture_output=True, text=True, check=False)
-    if (
-        shown.returncode
-        and subprocess.run([*podman, "image", "exists", image], env=environ, check=False).returncode
-    ):
-        raise CannotEnterError(f"the image is not on this machine: {remedy}")
-    return next((line[5:] for line in shown.stdout.splitlines() if line.startswith("PATH=")), _PATH)
+    try:
+        (inspected,) = json.loads(_said_by([*podman, "image", "inspect", image], environ))
+    except CannotEnterError as error:
+        command = [*podman, "image", "exists", image]
+        if subprocess.run(command, env=environ, check=False).returncode:
+            raise CannotEnterError(f"the image is not on this machine: {remedy}") from error
+        raise
+    found: Mapping[str, Any] = inspected
+    return found
+
+
+def _said_by(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return what a command prints.
+
+    Raises:
+        CannotEnterError: it fails; with its last words.
+    """
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotEnterError(done.stderr.strip().rpartition("\n")[2])
+    return done.stdout
+
+
+def _path_of(config: Mapping[str, Any]) -> str:
+    """Return the PATH that an image sets."""
+    variables = config.get("Env") or ()
+    return next((line[5:] for line in variables if line.startswith("PATH=")), _PATH)
 
 
 def _become_root() -> dict[str, str]:
