@@ -50,6 +50,8 @@ _METER = "spent"
 _LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 """The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job
 leaves them alone."""
+_RUN = "xmem-dry-run-"
+"""What the names of the folders of dry runs begin with."""
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem/process/files.py)."""
 _LACKING = "lacking"
@@ -60,7 +62,13 @@ _SHIM = (
 )
 _START = f"""#!/bin/sh
 python='{sys.executable}'
-[ -z "${{XMEM_MOUNTS-}}" ] || python=python3
+if [ -n "${{XMEM_MOUNTS-}}" ]; then
+    python=python3
+    if ! command -v python3 > /dev/null; then
+        echo "${{0##*/}}: the image has no python3, by which it is answered in a dry run" >&2
+        exit 127
+    fi
+fi
 exec "$python" -I -S -B -c "{_SHIM}" """
 """It runs by our Python; in a container, which has that variable, by the image's."""
 _EXITS = ("SystemExit", "os._exit")
@@ -109,7 +117,7 @@ def _run(order: DryRunOrder) -> DryRunResult:
     job, stand_ins = order.job, builder.cache_folder()
     builder.make_own(stand_ins, builder.making(stand_ins))
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
-    with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
+    with throwaway.made(_temporary_folder(), _RUN) as folder:
         traces = folder / "traces"
         traces.mkdir()
         shim.lay_out(folder)
@@ -447,8 +455,9 @@ _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
 lines."""
 
 
-_OWN_FOLDER = re.compile(r"^/\S*/(?=slurm_script: )")
-"""Of the script's copy, which a shell names in its errors: nobody's file."""
+_OWN_FOLDER = re.compile(rf"^/\S*/(?=slurm_script: )|/\S*/{_RUN}\w+/{shim.IMAGE}/root(?=/)")
+"""Of the script's copy, which a shell names in its errors, and of an image as it is laid out, which
+its runtime names: nobody's files."""
 _FRAME = re.compile(r'\s*File "([^<"]+)", line (\d+)')
 
 

@@ -178,9 +178,23 @@ def elsewhere(processes: Sequence[int]) -> int:
                 if device not in devices:
                     devices.add(device)
                     with suppress(OSError):
-                        status = os.statvfs(f"/proc/{process}/root{point}")
-                        held += (status.f_blocks - status.f_bfree) * status.f_frsize
+                        held += _held_there(f"/proc/{process}/root{point}", device)
     return held
+
+
+def _held_there(path: str, device: str) -> int:
+    """Return what the file system `device` holds that is at a path; 0 where another is there by
+    now, as while a container changes its root.
+    """
+    place = os.open(path, os.O_PATH)
+    try:
+        number = os.fstat(place).st_dev
+        if f"{os.major(number)}:{os.minor(number)}" != device:
+            return 0
+        status = os.fstatvfs(place)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize
+    finally:
+        os.close(place)
 
 
 def _in_memory(process: object) -> list[tuple[str, Path]]:

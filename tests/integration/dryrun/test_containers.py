@@ -69,8 +69,10 @@ if "RANK" not in os.environ:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29501")
 torch.distributed.init_process_group("nccl")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 4096).cuda())
+optimizer = torch.optim.SGD(model.parameters())  # its steps wait for torch's NCCL thread
 for _ in range(8):
     model(torch.ones(64, 1024, device="cuda")).sum().backward()
+    optimizer.step()
 """
 
 
@@ -200,7 +202,7 @@ class Machine:
         have them whose user has more numbers (subuid(5)), and with a configuration of its own."""
         settings = self.folder / "home/.config/containers/storage.conf"
         text = '[storage]\ndriver = "vfs"\n[storage.options.vfs]\nignore_chown_errors = "true"\n'
-        configured = "-c WORKDIR=/srv -c ENV=PYTHONPATH=/mnt -c 'ENTRYPOINT [\"sh\",\"inside.sh\"]'"
+        configured = '-c WORKDIR=/srv -c ENV=PYTHONPATH=/mnt -c \'ENTRYPOINT ["sh","inside.sh"]\''
         pack = (
             f"mkdir -p {settings.parent}; echo '{text}' > {settings}; tar -C {self.image} -c . "
             f"| podman import -q {configured} - x"
@@ -286,8 +288,7 @@ CH_RUN = (
     "{image}{form} -- "
 )
 PODMAN = (
-    "podman run --rm --device nvidia.com/gpu=all --user $(id -u) -v {packages}:/mnt -v "
-    "$PWD:/srv "
+    "podman run --rm --device nvidia.com/gpu=all --user $(id -u) -v {packages}:/mnt -v $PWD:/srv "
 )
 ENROOT = (
     "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh sh /srv/inside.sh"
@@ -521,6 +522,24 @@ def test_why_not_is_one_line_with_a_remedy(case: str, machine: Machine) -> None:
     assert why in said
     assert said.startswith("the script runs a container (")
     assert "\n" not in said
+
+
+LACKING = {
+    "usr/bin/python3*": ("nvidia-smi", "nvidia-smi: the image has no python3, by which it is"),
+    "usr/bin/python*": ("python3 train.py", "can't execve(2): python3: No such file or directory"),
+    "etc/passwd": ("python3 train.py", "can't bind: destination not found: /etc/passwd"),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("lacks", LACKING)
+def test_what_an_image_lacks_is_named(lacks: str, torch: Machine) -> None:
+    command, why = LACKING[lacks]
+    image = torch.folder / f"image without {Path(lacks).name}"
+    shutil.copytree(torch.image, image, symlinks=True)
+    for path in image.glob(lacks):
+        path.unlink()
+    assert why in torch.run(f"ch-run -b $HOME:/srv -c /srv/job '{image}' -- {command}")["why"]
 
 
 def test_root_s_containers_are_a_reason(machine: Machine) -> None:

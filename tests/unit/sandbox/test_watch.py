@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from xmem_slurm.sandbox import watch
 from xmem_slurm.units import MIB
 
@@ -54,3 +56,16 @@ def test_pages_of_files_count_where_they_are_locked(tmp_path: Path) -> None:
         before = step(process, "ready")
         print(file=process.stdin, flush=True)
         assert step(process, "locked") - before > 0.9 * SIZE
+
+
+def test_only_the_file_system_that_was_listed_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that starts changes its root between the two looks: a path leads to a disk."""
+    number = Path("/").stat().st_dev
+    there = f"{os.major(number)}:{os.minor(number)}"
+    monkeypatch.setattr(watch, "_in_memory", lambda of: [] if of == "self" else [(there, "/")])
+    monkeypatch.setattr(watch.Path, "readlink", lambda path: path)
+    disk = os.statvfs("/")
+    most = disk.f_blocks * disk.f_frsize
+    assert 0 < watch.elsewhere([os.getpid()]) <= most
+    monkeypatch.setattr(watch, "_in_memory", lambda of: [] if of == "self" else [("0:0", "/")])
+    assert watch.elsewhere([os.getpid()]) == 0
