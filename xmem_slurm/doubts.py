@@ -31,8 +31,8 @@ class Doubt(Enum):
         "cudnn-time",
         0.20,
         (
-            "asking the job's own cuDNN for its plans took all the time that it has "
-            "(--xmem-budget=300 gives it more)"
+            "asking the job's own cuDNN for its plans took all the time allowed for it "
+            "(--xmem-budget=300 allows more)"
         ),
     )
     CUDNN_BATCHNORM = (
@@ -155,8 +155,8 @@ class Doubt(Enum):
         "record-stream",
         LEAST,
         (
-            "memory used on other streams is taken to be free when the GPU is as far behind as it "
-            "can be, {detail}"
+            "memory used on other streams is assumed to be free when the GPU is as far behind as "
+            "it can be, {detail}"
         ),
     )
     PRIVATE_POOL = (
@@ -168,8 +168,8 @@ class Doubt(Enum):
         "garbage",
         0.10,
         (
-            "Python's garbage collector freed {detail}; on the GPU it may come later, and the job "
-            "need more until then"
+            "Python's garbage collector freed {detail}; on the GPU it may run later, and the job "
+            "may need more until then"
         ),
     )
     ASSUMED_VALUES = (
@@ -192,7 +192,7 @@ class Doubt(Enum):
         "clock",
         0.10,
         (
-            "the script waits for a time that a dry run does not come to ({detail}): what it does "
+            "the script waits for a time that a dry run does not reach ({detail}): what it does "
             "then may need more"
         ),
     )
@@ -274,7 +274,7 @@ class Doubt(Enum):
     CUDNN_TRIALS = (
         "cudnn-trials",
         None,
-        "{detail} tries plans that only a GPU shows, in what memory is free",
+        "{detail} tries plans that only a GPU shows, in whatever memory is free",
     )
     NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"
     OWN_SCRIPT = "own-script", None, "the job asks Slurm for its own script"
