@@ -132,7 +132,7 @@ def test_errors_are_those_of_the_command(
     ("said", "message"),
     [
         (
-            "xmem-slurm: known\nrunning the job dry: 3 s\nxmem-slurm: first\n  and second\n",
+            "xmem-slurm: known\ndry-running the job: 3 s\nxmem-slurm: first\n  and second\n",
             "first\n  and second",
         ),
         (

@@ -19,7 +19,7 @@ def compare(
     before: Annotated[
         str, typer.Argument(help="A file of `estimate --json`, or a script that was estimated.")
     ],
-    after: Annotated[str, typer.Argument(help="The same of what it is compared with.")],
+    after: Annotated[str, typer.Argument(help="The same for what it is compared with.")],
     *,
     as_json: AsJson = False,
     html_file: HtmlFile = None,

@@ -25,7 +25,7 @@ from xmem_slurm.estimating.asked import Estimated
 from xmem_slurm.submission import answers
 
 _NO_LINES = (
-    "that estimate has no lines of the script: xsbatch records them with a report alone "
+    "that estimate has no lines of the script: xsbatch records them only with a report "
     "(--xmem-html=FILE), `xmem-slurm estimate` always"
 )
 
@@ -124,7 +124,7 @@ def last_of(script: str | None) -> answers.KeptEstimate:
         name = os.path.relpath(changed)
         typer.echo(
             f"xmem-slurm: {name} has changed since that estimate; `xmem-slurm estimate` makes it "
-            "anew",
+            "again",
             err=True,
         )
     return last

@@ -99,7 +99,7 @@ def generate(
         )
     target = scripts.Target(where, gpus, os.environ)
     allowance, how = Budget(seconds=wishes.budget), by_sizing.asked_of(wishes)
-    work = "running the job dry to see how much GPU memory it needs"
+    work = "dry-running the job to see how much GPU memory it needs"
     turn = admission.turn(where.dry_run, None, tell)
     with turn, terminal.progress(work) as say:
 

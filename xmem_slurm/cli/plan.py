@@ -89,7 +89,7 @@ def plan(
         seconds=budget or common.seconds,  # of many dry runs: it may be more than what one may have
         can_interrupt=True,
     )
-    with terminal.progress("running the job dry as it is", wanted.seconds) as shown_now:
+    with terminal.progress("dry-running the job as written", wanted.seconds) as shown_now:
         planned = on_site.plan(job, wanted, tell, shown_now)
     if planned.plan.was_interrupted:
         typer.echo(f"xmem-slurm: {report.INTERRUPTED}", err=True)

@@ -192,7 +192,7 @@ def install(
     for file, backup in hooks.install(texts, folder):
         typer.echo(f"{file}{f' (before: {backup})' if backup else ''}")
     typer.echo(
-        "slurm.conf must say CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol "
+        "slurm.conf needs CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol "
         "reconfigure`",
         err=True,
     )

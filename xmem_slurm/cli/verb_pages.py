@@ -21,17 +21,17 @@ SHARE = {
 """Where each page is installed, below PREFIX/share."""
 
 _EXAMPLES = (
-    ("xmem-slurm estimate train.py --lr 1e-4", "Run a Python file dry, on the GPUs of the site."),
+    ("xmem-slurm estimate train.py --lr 1e-4", "Dry-run a Python file, on the GPUs of the site."),
     (
         "xmem-slurm estimate --gpu l4 --html page.html job.sh",
-        "The same of a job script, on one GPU; and draw it.",
+        "The same for a job script, on one GPU, with a report.",
     ),
     (
         "xmem-slurm explain --html page.html train.py",
-        "The last estimate of that script again, drawn; nothing is run.",
+        "Draw the last estimate of that script; nothing is run.",
     ),
     ("xmem-slurm compare before.json train.py", "What is different between two estimates?"),
-    ("xmem-slurm config job.sh", "Which settings hold for this script, and where is each from?"),
+    ("xmem-slurm config job.sh", "Which settings apply to this script, and where is each set?"),
     ("xmem-slurm gpus", "What GPUs are known, and which of them are here?"),
     (
         "xmem-slurm generate --template plain -- python train.py",

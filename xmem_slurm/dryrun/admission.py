@@ -108,7 +108,7 @@ def alone(
             seconds_left = until - time.monotonic()
             if seconds_left <= 0:
                 raise Busy(
-                    "another submission of it is being run dry, and had no answer within "
+                    "another submission of it is being dry-run, and had no answer within "
                     f"{seconds:.0f} s"
                 )
             if not waited:
@@ -127,7 +127,7 @@ def alone(
             answer, took = look_up(), time.monotonic() - began
             if answer is None and took > seconds / 2:
                 raise Busy(
-                    f"another submission of it was being run dry for {took:.0f} s, and had no "
+                    f"another submission of it was being dry-run for {took:.0f} s, and had no "
                     "answer"
                 )
         try:

@@ -89,7 +89,7 @@ def largest_batches(
     budget = Budget(seconds=wanted.wishes.budget).within(rules)
     gpu, run_options = next(iter(gpus.values())), by_sizing.asked_of(wanted.wishes)
     order = DryRunOrder.of(from_submission(job), gpu, budget, run_options)
-    work = "running the job dry with one batch after another"
+    work = "dry-running the job with one batch after another"
     with (
         admission.turn(rules, QUEUE_SECONDS, tell),
         terminal.progress(work, verbose=wanted.wishes.verbose),
@@ -161,7 +161,7 @@ def _results(
         )
     seconds = allowance.within(rules).seconds
     turn = admission.turn(rules, QUEUE_SECONDS, tell)
-    with turn, terminal.progress("running the job dry", seconds, verbose=wanted.wishes.verbose):
+    with turn, terminal.progress("dry-running the job", seconds, verbose=wanted.wishes.verbose):
         results = dispatch.one(orders, rules)
     if not wanted.advice:
         return results

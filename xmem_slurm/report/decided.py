@@ -19,8 +19,8 @@ UNUSED = (
     "sooner without"
 )
 _LATE = (
-    "there is no answer yet; its dry run goes on, and the next submission of this job has its "
-    "answer"
+    "there is no answer yet; its dry run continues, and the next submission of this job will have "
+    "its answer"
 )
 
 
@@ -57,7 +57,7 @@ def as_written(why: str, *, dry_run: bool = False) -> str:
 
 def refusal(*reasons: str) -> str:
     """Say why the site wants no such job, and what its user can do."""
-    return "; ".join([*reasons, "XMEM_OFF=1 submits it all the same"])
+    return "; ".join([*reasons, "XMEM_OFF=1 submits it anyway"])
 
 
 _HINT = re.compile(

@@ -162,7 +162,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     except XmemError as error:
         if kept is None:
             raise
-        tell(f"no report, but the job goes by what is known of it: {error}")
+        tell(f"no report, but the job is submitted by what is known of it: {error}")
         return kept
 
 
@@ -291,7 +291,7 @@ def _not_sized(job: Submission) -> Mapping[int, str]:
     """
     request = job.request
     if request.for_another_user:
-        raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
+        raise NoEstimate("with --uid or --gid it is another user's, and is not dry-run for them")
     if request.foreign is not None:
         raise NoEstimate(
             f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH "

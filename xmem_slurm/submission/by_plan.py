@@ -33,7 +33,7 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     site = loading.load_site(places.site_file(wishes.site, job.environ))
     wanted = wanted_of(job, wishes, site)
     with terminal.progress(
-        "running the job dry as it is", wanted.seconds, verbose=wishes.verbose
+        "dry-running the job as written", wanted.seconds, verbose=wishes.verbose
     ) as shown:
         planned = on_site.plan(job, wanted, tell, shown)
     best = planned.best
@@ -95,7 +95,7 @@ def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:
     ]
     if not options:
         raise UsageError(
-            f"the type {', '.join(sorted(types))} is to be kept, and site {site.name} names no "
+            f"the type {', '.join(sorted(types))} must be kept, and site {site.name} names no "
             "such GPU"
         )
     return options

@@ -137,7 +137,7 @@ def _sizings(
     """Run the job dry, and return what that says of each component that is sized."""
     budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
     with terminal.progress(
-        "running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose
+        "dry-running the job", budget.within(site.dry_run).seconds, verbose=wishes.verbose
     ):
         orders = sizing.size_components(
             job,
@@ -341,7 +341,7 @@ def _larger(
     for verdict in sorted(whole, key=lambda v: (v.gpu.total_bytes, site.option[v.name].cost)):
         if size is None or verdict.gpu.total_bytes <= size or len(retries) == count:
             continue
-        size, reason = verdict.gpu.total_bytes, f"for the case that {placement.choice} is too small"
+        size, reason = verdict.gpu.total_bytes, f"in case {placement.choice} is too small"
         option = site.option[verdict.name]
         estimate = estimate_on(verdict.name, sized.estimate, gpus, experience)
         predicted = None if estimate is None else prediction.of(estimate, gpus[verdict.name])

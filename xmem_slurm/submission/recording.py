@@ -40,7 +40,8 @@ def sampled(decision: Decision, wishes: Wishes) -> Decision:
             of_sample = decision.prediction._replace(sampled=True)
             as_written = decision._replace(ready=decision.written, prediction=of_sample, retries=())
             return as_written.noting(
-                f"submitted as written: one of the {share:.1%} that the site leaves so, to compare"
+                f"submitted as written: one of the {share:.1%} that the site leaves unchanged, to "
+                "compare"
             )
     return decision
 

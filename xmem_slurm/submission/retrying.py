@@ -30,13 +30,13 @@ def why_not(decision: Decision) -> str | None:
     request = decision.written.request
     script = decision.ready.parsed_script
     if not decision.retries:
-        return "there is no larger GPU to try, or its request is not to be changed"
+        return "there is no larger GPU to try, or its request may not be changed"
     if (
         script is None
         or decision.ready.command_line.script_index is None
         or script.interpreter not in SHELLS
     ):
-        return "its script is no file for a shell, which could see why the job before it failed"
+        return "its script is not a shell script, which could see why the job before it failed"
     if request.value("array") is not None or decision.written.command_line.has("wait"):
         return "not with --array or --wait"
     if decision.written.command_line.has("quiet") and not decision.written.command_line.has(
@@ -72,7 +72,7 @@ def submit(
     try:
         for retry in retries:
             before.append(_submitted(sbatch, after(retry, before), marks))
-            tell([f"job {before[-1]} is for the case that job {before[-2]} runs out of GPU memory"])
+            tell([f"job {before[-1]} is there in case job {before[-2]} runs out of GPU memory"])
     except (SlurmError, OSError, subprocess.SubprocessError) as error:
         tell([f"there is no retry of job {before[-1]}: {error}"])
     return 0

@@ -59,7 +59,7 @@ OWN_OPTIONS = (
     OwnOption(
         "xmem-raise-mem",
         "",
-        "raise --mem where the job was seen to hold more host memory than it asks for",
+        "raise --mem if the job was seen to hold more host memory than it requests",
         reach="filter",
     ),
     OwnOption(
@@ -267,7 +267,7 @@ def _of_file(path: Path) -> tuple[dict[str, OwnSetting], list[str]]:
     except FileNotFoundError:
         return {}, []
     except (OSError, ValueError) as error:
-        return {}, [f"{path}: cannot be read: {error}; it is as if it were not there"]
+        return {}, [f"{path}: cannot be read: {error}; it is ignored"]
     unknown = [
         f"{path}: {name}: no such setting; there are {', '.join(ANYWHERE)}"
         for name in table.keys() - {*ANYWHERE}
@@ -291,13 +291,10 @@ def _sensible(
         if wrong is None:
             own_settings[short_name] = setting
         elif setting.where == BY_NAME[name].variable:
-            complaints.append(
-                f"{setting.where}={setting.value}: {wrong}; it is as if it were not set"
-            )
+            complaints.append(f"{setting.where}={setting.value}: {wrong}; it is ignored")
         else:
             complaints.append(
-                f"{setting.where}: {short_name}={setting.value}: {wrong}; it is as if it were "
-                "not set"
+                f"{setting.where}: {short_name}={setting.value}: {wrong}; it is ignored"
             )
     return own_settings, complaints
 

@@ -328,7 +328,7 @@ def _show(decision: Decision) -> NoReturn:
         tell(
             [
                 (
-                    f"nothing was submitted; as {folding.FILE} this is submitted by: "
+                    f"nothing was submitted; saved as {folding.FILE}, this is submitted by: "
                     f"{shlex.join(folded.words)}{why}"
                 )
             ]

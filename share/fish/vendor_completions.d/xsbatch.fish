@@ -2,7 +2,7 @@
 complete -c xsbatch -l xmem-dry-run -d 'print the script that would be submitted; submit nothing'
 complete -c xsbatch -l xmem-off -d 'submit the job as written, without an estimate'
 complete -c xsbatch -l xmem-keep-type -d 'do not change a GPU type that the request names'
-complete -c xsbatch -l xmem-raise-mem -d 'raise --mem where the job was seen to hold more host memory than it asks for'
+complete -c xsbatch -l xmem-raise-mem -d 'raise --mem if the job was seen to hold more host memory than it requests'
 complete -c xsbatch -l xmem-plan -d 'train it the best way that fits this site\'s GPUs; says what that changes'
 complete -c xsbatch -l xmem-hold -d 'submit the job held if it could not be sized'
 complete -c xsbatch -l xmem-strict -d 'do not submit a job that fails at once, or will run out of GPU memory'

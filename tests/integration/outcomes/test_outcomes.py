@@ -110,7 +110,7 @@ def test_a_retry_is_a_job_of_its_own_for_the_case_that_memory_ran_out(
 ) -> None:
     (tmp_path / "fails").mkdir()
     first, told = submitted(cluster, job(tmp_path, job_python, SMALL_L4), "--xmem-retry=1")
-    (line,) = [line for line in told.splitlines() if "is for the case that" in line]
+    (line,) = [line for line in told.splitlines() if "is there in case" in line]
     again = line.split()[2]
     assert "JobState=FAILED" in cluster.ended(first)
     shown = cluster.ended(again)

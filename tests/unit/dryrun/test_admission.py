@@ -158,7 +158,7 @@ def test_what_was_not_enough_for_an_equal_submission_is_not_tried_again(
 ) -> None:
     """One that ended early may have been ended by its user: then another one goes on."""
     held, goes_on = threading.Event(), contextlib.nullcontext()
-    expected = pytest.raises(Busy, match=r"being run dry.* had no answer") if goes else goes_on
+    expected = pytest.raises(Busy, match=r"being dry-run.* had no answer") if goes else goes_on
 
     def first() -> None:
         with admission.alone("key", 0, lambda _: None, lambda: None):

@@ -68,8 +68,8 @@ def test_what_makes_no_sense_is_told_and_costs_nothing() -> None:
     assert (wishes.budget, wishes.margin) == (60.0, 0.0)
     assert [line.partition(": ")[2] for line in complaints] == [
         f"colour: no such setting; there are {', '.join(settings.ANYWHERE)}",
-        "budget=soon: not a number of seconds from 1 to 3600; it is as if it were not set",
-        "margin=200: not a number of percent from 0 to 90; it is as if it were not set",
+        "budget=soon: not a number of seconds from 1 to 3600; it is ignored",
+        "margin=200: not a number of percent from 0 to 90; it is ignored",
     ]
     say_in_file("budget = [")
     assert "cannot be read" in settled(GPU)[1][0]

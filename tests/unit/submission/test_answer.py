@@ -91,7 +91,7 @@ def test_a_job_whose_turn_does_not_come_goes_as_written_and_nothing_is_known_of_
 
     def waits(*_: object, **__: object) -> dict[int, NoEstimate]:
         with pytest.raises(
-            Busy, match="another submission of it is being run dry, and had no answer within 0 s"
+            Busy, match="another submission of it is being dry-run, and had no answer within 0 s"
         ):
             answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
         return dry_runs()

@@ -131,5 +131,5 @@ def test_a_type_that_is_to_be_kept_and_that_the_site_does_not_name_is_not_planne
     site = site_with("keep_type = true", tmp_path / "site.toml")
     monkeypatch.setattr(on_site, "plan", lambda *_: pytest.fail("it was planned for"))
     script = f"#!/bin/bash\n#SBATCH --gres=gpu:a40:2\n{SCRIPT.partition(chr(10))[2]}"
-    with pytest.raises(UsageError, match="a40 is to be kept, and site example names no such GPU"):
+    with pytest.raises(UsageError, match="a40 must be kept, and site example names no such GPU"):
         answer(JOB.but(script=script.encode(), environ={"XMEM_SITE": site}), WISHES, print)

@@ -78,7 +78,7 @@ def test_whoever_wants_that_has_it_not_submitted(
     fails(monkeypatch)
     for wishes in (WISHES._replace(strict=True), site(tmp_path)):
         with pytest.raises(
-            Refused, match=r"it is likely to fail: .*; XMEM_OFF=1 submits it all the same"
+            Refused, match=r"it is likely to fail: .*; XMEM_OFF=1 submits it anyway"
         ):
             answer(job("l4"), wishes, lambda _: None)
     with pytest.raises(NoEstimate):

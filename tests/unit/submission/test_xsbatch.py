@@ -68,7 +68,7 @@ def test_a_wrong_variable_never_costs_a_submission(variable: str, wrong: str) ->
     code, out, err = run("--wrap=true", **{variable: wrong})
     assert (code, out) == (0, "--wrap=true\n")
     assert err.startswith(f"xsbatch: {variable}={wrong}: not ")
-    assert err.endswith("; it is as if it were not set\n")
+    assert err.endswith("; it is ignored\n")
     assert err.count("\n") == 1
     _, wishes, _ = parse([], {variable: wrong})
     assert wishes._replace(engine=None) == Wishes()
@@ -264,8 +264,8 @@ def test_what_helps_is_told_by_the_options_of_who_was_run(
         ),
         (
             Decision(Kind.REFUSED, job, job, why=decided.refusal("it is likely to fail")),
-            "not submitted: it is likely to fail; --xmem-off submits it all the same",
-            "; XMEM_OFF=1 submits it all the same",
+            "not submitted: it is likely to fail; --xmem-off submits it anyway",
+            "; XMEM_OFF=1 submits it anyway",
         ),
     ):
         assert variable in "\n".join(decided.lines(decision))
