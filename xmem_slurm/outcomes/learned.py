@@ -51,7 +51,9 @@ def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargi
             why = (
                 isinstance(error, OSError) and error.strerror
             ) or f"not as `learn` writes it: {error}"
-            tell(f"{path}: its margins are left out until `xmem-slurm learn` writes it anew: {why}")
+            tell(
+                f"{path}: its margins are left out until `xmem-slurm learn` writes it again: {why}"
+            )
     return learned_margins
 
 

@@ -150,7 +150,7 @@ def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
     """Say in one line why users could keep no record in this folder, or could take each other's
     away; else None.
     """
-    wanted = f"{key} {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
+    wanted = f"{key} {folder}: {{}}; `install -d -m 1733 {folder}` creates it"
     try:
         mode = folder.stat().st_mode
     except OSError as error:
@@ -163,7 +163,7 @@ def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
         if mode & bits == bits
     ]
     if not makers:
-        return wanted.format("users can make no file there")
+        return wanted.format("users cannot create files there")
     return (
         None if mode & stat.S_ISVTX else wanted.format("users can remove each other's files there")
     )

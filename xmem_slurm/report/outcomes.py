@@ -64,8 +64,8 @@ def _became(outcome: JobOutcome, slurm_state: str) -> str:
     if state == "running" and slurm_state in _IS_RUNNING:
         return "is running"
     if state == "running" and slurm_state:
-        return f"ended without a word (Slurm has it as {slurm_state})"
-    caught = ", after it had caught that there was too little GPU memory"
+        return f"ended without a last record (Slurm reports {slurm_state})"
+    caught = ", after it had caught an error for lack of GPU memory"
     return _STATES[state] + (caught if outcome.caught_oom else "")
 
 
@@ -201,8 +201,8 @@ def trust_lines(record: TrackRecord, days: float) -> list[str]:
     count = len(record.compared)
     lines = [
         (
-            f"{_jobs(record.jobs)} recorded in {days:.0f} days; {count} of them can be held "
-            "against their estimates"
+            f"{_jobs(record.jobs)} recorded in {days:.0f} days; {count} of them can be compared "
+            "with their estimates"
         )
     ]
     if count:
@@ -214,7 +214,7 @@ def trust_lines(record: TrackRecord, days: float) -> list[str]:
         worst = ""
         if farthest:
             worst = f"; farthest off: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
-        lines.append(f"what torch reserved, beside its estimate: {near}{worst}")
+        lines.append(f"what torch reserved, compared with its estimate: {near}{worst}")
     return lines + [
         f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()
     ]
@@ -250,9 +250,9 @@ def learned_lines(
     """Return what jobs taught, what they did not, and whether what was promised holds."""
     scripts = len({(lesson.user, lesson.script) for lesson in lessons})
     lines = [
-        f"how much was needed is known of {_jobs(len(lessons))} of {counted(scripts, 'script')}"
+        f"how much was needed is known for {_jobs(len(lessons))} of {counted(scripts, 'script')}"
     ]
-    lines += [f"of {_jobs(count)} it is not: {why}" for why, count in nothing.most_common()]
+    lines += [f"for {_jobs(count)} it is not: {why}" for why, count in nothing.most_common()]
     for learned in margins:
         gpus = ", ".join(sorted(learned.gpus))
         doubts = ", ".join(sorted(learned.unseen)) or "no doubts"
@@ -263,7 +263,7 @@ def learned_lines(
             f" ({margin.runs} jobs of {margin.models} scripts)"
         )
     if not margins:
-        lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship hold")
+        lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship apply")
     if drift.scripts:
         held_words = (
             f"{drift.enough:.0%} of the jobs of the last {drift.scripts} scripts with a promise "

@@ -167,24 +167,22 @@ def _words(plan: Ways) -> list[str]:
     if plan.of_another_batch:
         left_out = listed(plan.of_another_batch)
         sentences.append(
-            f"not with {left_out} GPUs: a step would not be of {plan.base.batch:,} samples "
+            f"not with {left_out} GPUs: a step would not have {plan.base.batch:,} samples "
             "(--any-global-batch)"
         )
     if plan.not_ranked:
         sentences.append(f"not ranked by speed: {plan.not_ranked}")
     else:
         sentences.append(
-            "time and cost are for a sample, as multiples of the least; within 10 % they are a tie"
+            "time and cost are per sample, as multiples of the least; within 10 % they are a tie"
         )
     if (
         plan.base.training.by in ("transformers", "accelerate", "lightning")
         and not plan.base.training.has_deepspeed
     ):
-        sentences.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
+        sentences.append("the job's Python has no DeepSpeed: ZeRO was not considered")
     if plan.base.not_varied:
-        sentences.append(
-            f"--vary batch_size={plan.base.vary} is not heeded: {plan.base.not_varied}"
-        )
+        sentences.append(f"--vary batch_size={plan.base.vary} is ignored: {plan.base.not_varied}")
     if plan.base.not_scaled:
         sentences.append(plan.base.not_scaled)
     first = plan.verified[0].estimate if plan.verified else None

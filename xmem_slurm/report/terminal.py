@@ -276,7 +276,7 @@ def _outlook(option: OptionOutlook) -> str:
         return f"{ANSWERS[option.fits]}: {_no_room(option.failure, option.allocator_bytes)}"
     if option.short_steps:
         steps = f"{option.short_steps} of {option.repeated_steps} steps that only repeat others"
-        return f"{ANSWERS[option.fits]}: it would run, but free its cache to go on in {steps}"
+        return f"{ANSWERS[option.fits]}: it would run, but have to free its cache in {steps}"
     if option.fits is False:
         return f"{ANSWERS[False]}, by a dry run on it; not by the trace shown here"
     return f"{ANSWERS[option.fits]}; {human(option.headroom_bytes)} to spare"

@@ -202,10 +202,10 @@ def test_one_can_see_how_far_estimates_can_be_trusted(tmp_path: Path) -> None:
     )
     record = track_record(found)
     assert told.trust_lines(record, 400) == [
-        "6 jobs recorded in 400 days; 4 of them can be held against their estimates",
+        "6 jobs recorded in 400 days; 4 of them can be compared with their estimates",
         "2 of 4 (50%) needed no more than was estimated with its margin; 1 ran out of GPU memory",
         (
-            "what torch reserved, beside its estimate: 1 within 1%, 2 within 5%; farthest off: "
+            "what torch reserved, compared with its estimate: 1 within 1%, 2 within 5%; farthest off: "
             "job 9, 20.0% above the estimate"
         ),
         "1 job cannot: failed, or was not seen to end",
@@ -377,7 +377,7 @@ def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_anothe
         file.chmod(0o600)
         assert learned.margins(None, told.append) == []
         assert told.pop().startswith(
-            f"{file}: its margins are left out until `xmem-slurm learn` writes it anew: "
+            f"{file}: its margins are left out until `xmem-slurm learn` writes it again: "
         )
 
 
@@ -390,7 +390,7 @@ def told_of(outcome: JobOutcome, slurm_state: str = "") -> list[str]:
     [
         ({"state": "running"}, "", "was not seen to end"),
         ({"state": "running"}, "RUNNING", "is running"),
-        ({"state": "running"}, "FAILED", "ended without a word (Slurm has it as FAILED)"),
+        ({"state": "running"}, "FAILED", "ended without a last record (Slurm reports FAILED)"),
         ({"state": "error"}, "FAILED", "failed"),
         ({"state": "exit"}, "", "ran to its end"),
     ],
@@ -488,7 +488,7 @@ def test_explain_asks_slurm_about_a_job_that_was_not_seen_to_end(
     records.make_folder()
     written(records.folder(), line(state="running"), line(job="8"))
     shown = CliRunner().invoke(app, ["explain", "7"]).stdout
-    assert "job 7 ended without a word (Slurm has it as OUT_OF_MEMORY), " in shown
+    assert "job 7 ended without a last record (Slurm reports OUT_OF_MEMORY), " in shown
     assert asked == ["sacct", "scontrol"]
     assert "job 8 ran to its end, " in CliRunner().invoke(app, ["explain", "8"]).stdout
     assert asked == ["sacct", "scontrol"]

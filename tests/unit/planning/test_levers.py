@@ -304,5 +304,5 @@ def test_a_lever_that_is_not_heeded_is_said() -> None:
     words = report.lines(Ways(base, [], "cost", 1, 0), {})
     (said,) = [line for line in words if "--vary" in line]
     assert said.startswith(
-        "--vary batch_size=BATCH is not heeded: no DataLoader was seen to give all batches"
+        "--vary batch_size=BATCH is ignored: no DataLoader was seen to give all batches"
     )

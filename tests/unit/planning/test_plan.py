@@ -290,7 +290,7 @@ def test_numbers_of_gpus_with_another_batch_are_told() -> None:
     assert (plan.base.batch, left_out) == (32, [64, 128])
     lines = report.lines(replace(plan, of_another_batch=left_out), {"small": gpu(3000)})
     assert (
-        "not with 64 and 128 GPUs: a step would not be of 32 samples (--any-global-batch)"
+        "not with 64 and 128 GPUs: a step would not have 32 samples (--any-global-batch)"
         in "\n".join(lines)
     )
 

@@ -76,7 +76,7 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
     [
         (0o1733, None),
         (0o1770, None),
-        (0o1755, "users can make no file there"),
+        (0o1755, "users cannot create files there"),
         (0o733, "users can remove each other's files there"),
         (None, "No such file or directory"),
     ],
@@ -90,7 +90,7 @@ def test_a_folder_where_users_cannot_keep_a_record_is_told(
         folder.chmod(mode)
     told = audit.unusable(folder)
     assert told == (
-        said and f"[audit] folder {folder}: {said}; `install -d -m 1733 {folder}` makes it"
+        said and f"[audit] folder {folder}: {said}; `install -d -m 1733 {folder}` creates it"
     )
     (tmp_path / "file").touch()
     assert "no folder" in (audit.unusable(tmp_path / "file") or "")

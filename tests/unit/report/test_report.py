@@ -227,7 +227,7 @@ def test_an_option_on_which_every_step_frees_its_cache_says_so() -> None:
     sized = Sizing(found, Placement([Verdict("small", small, found.fits(small))], None), 1.0)
     (line,) = terminal.option_lines(outlooks(sized), None)
     assert (
-        "does not fit: it would run, but free its cache to go on in 11 of 11 steps that only "
+        "does not fit: it would run, but have to free its cache in 11 of 11 steps that only "
         "repeat others" in line
     )
     assert json_report.estimate_object(sized)["options"][0]["short_steps"] == 11
