@@ -119,8 +119,7 @@ def estimate(
     if max_batch or vary is not None:
         if reports.wanted or advice:
             raise UsageError(
-                "--max-batch is an estimate of its own: it goes with no report and not with "
-                "--advice"
+                "--max-batch is an estimate of its own: it takes no report and no --advice"
             )
         _largest_batches(job, wanted, vary, as_json=as_json)
         return

@@ -61,13 +61,13 @@ def explain(
     if script is not None and _JOB.fullmatch(script) and not Path(script).exists():
         if as_tree:
             raise UsageError(
-                f"--tree: of job {script} is known what it used, not what for; name its script"
+                f"--tree: it is known what job {script} used, not what for; name its script"
             )
         from xmem_slurm.cli.outcomes import explain_job  # noqa: PLC0415 - an estimate is explained without it
 
         if not explain_job(script, as_json=as_json):
             raise UsageError(
-                f"job {script}: nothing is known of it here: it was not recorded"
+                f"job {script}: nothing is known about it here: it was not recorded"
                 " (`xsbatch --xmem-record`), used no GPU, or ended before CUDA started"
             )
         return

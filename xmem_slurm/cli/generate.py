@@ -95,7 +95,7 @@ def generate(
     ]
     if existing:
         raise UsageError(
-            f"{existing[0]}: it is there, and nothing is overwritten; name another --output"
+            f"{existing[0]}: it exists, and nothing is overwritten; name another --output"
         )
     target = scripts.Target(where, gpus, os.environ)
     allowance, how = Budget(seconds=wishes.budget), by_sizing.asked_of(wishes)

@@ -109,9 +109,7 @@ def waste(
     """
     loaded = loading.load_site(places.site_file(site))
     if replay and os.geteuid() == 0:
-        raise UsageError(
-            "--replay runs scripts dry, which root does for nobody: call it as their user"
-        )
+        raise UsageError("--replay dry-runs scripts, which root must not do: run it as their user")
     _waste(
         loaded,
         _own_outcomes(),

@@ -70,7 +70,7 @@ def check(
         wrong += lines
     if loaded is None or wrong:
         raise SiteError(
-            f"{path}: wrong in {len(wrong)} points"
+            f"{path}: problems found: {len(wrong)}"
             + ("" if loaded else "; the cluster was not asked yet")
         )
     typer.echo(cgroup.told())

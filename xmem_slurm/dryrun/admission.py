@@ -170,7 +170,7 @@ class _Row:
             listener.close()
             if error.errno == errno.EADDRINUSE:
                 return None
-            raise Busy(f"there can be no queue of dry runs: {error.strerror}") from error
+            raise Busy(f"no queue of dry runs can be made: {error.strerror}") from error
         return listener
 
     def wait_for(self, places: Iterable[int], seconds: float) -> str:

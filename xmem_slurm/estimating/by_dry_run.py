@@ -213,11 +213,11 @@ def _site(named: str | None, tell: Callable[[str], None]) -> Site | None:
         path = places.site_file(named)
     except SiteError:
         tell(
-            f"no site file here, so this is as on one {WITHOUT_SITE}; --gpu NAME takes another "
+            f"no site file here, so this is for one {WITHOUT_SITE}; --gpu NAME takes another "
             "(xmem-slurm gpus)"
         )
         return None
     try:
         return loading.load_site(path)
     except SiteError as error:
-        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue in its place") from error
+        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue instead") from error

@@ -41,7 +41,7 @@ def read_csv(path: Path) -> list[Point]:
     for line, point in enumerate(points, 2):
         if "" in point or None in point.values():
             raise UsageError(
-                f"{path}: line {line}: {len(reader.fieldnames or [])} values are wanted, one for "
+                f"{path}: line {line}: {len(reader.fieldnames or [])} values are needed, one for "
                 "each key"
             )
     if not points:

@@ -83,7 +83,7 @@ class Planned:
             if failed:
                 without = f"; of {failed} of them it is not known, as their dry runs gave no answer"
             tried = counted(self.plan.dry_runs, "dry run")
-            raise NoEstimate(f"none of the ways that were looked at fits ({tried}){without}")
+            raise NoEstimate(f"none of the ways that were considered fits ({tried}){without}")
         return self.plan.verified[0]
 
     def submission(self, row: Row) -> Submission:

@@ -11,7 +11,7 @@ def text(totals: Totals) -> str:
     jobs, seconds, gpus = totals.jobs, totals.seconds, totals.gpus
     return "".join(
         [
-            _metric("xmem_jobs_total", "Jobs that were looked at, by what became of them."),
+            _metric("xmem_jobs_total", "Jobs that were examined, by outcome."),
             *(f'xmem_jobs_total{{outcome="{name}"}} {jobs[name]}\n' for name in audit.OUTCOMES),
             _metric(
                 "xmem_seconds_total",

@@ -125,7 +125,7 @@ def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
     except OSError as error:
         raise SiteError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise SiteError(f"{path}: no text in UTF-8: {error}") from error
+        raise SiteError(f"{path}: not UTF-8 text: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SiteError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:

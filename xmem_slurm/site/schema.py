@@ -32,7 +32,7 @@ Stance = Literal["leave", "advise", "refuse"]
 
 def _absolute(path: Path) -> Path:
     if not path.is_absolute():
-        raise ValueError("an absolute path is wanted")
+        raise ValueError("must be an absolute path")
     return path
 
 

@@ -613,7 +613,7 @@ def test_a_job_that_submits_another_submits_nothing(place: Place) -> None:
     reason = place.why(
         "#!/bin/bash\ntest \"$(sbatch next.sh)\" = 'Submitted batch job 0' || exit 1"
     )
-    assert reason == "the job submits another job: that one was not looked at"
+    assert reason == "the job submits another job: that one was not examined"
 
 
 # -- why there is no estimate ----------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_all_that_is_wrong_is_told_at_once(cluster: Cluster, tmp_path: Path) -> 
     ):
         assert any(each.startswith(line) for each in told), told
     assert not any("2-00:00:00" in line for line in told)
-    assert f"wrong in {len(told)} points" in done.stderr
+    assert f"problems found: {len(told)}" in done.stderr
 
 
 def test_without_a_cluster_the_file_alone_can_be_checked(cluster: Cluster) -> None:

@@ -228,8 +228,7 @@ def test_the_first_command_needs_no_site(monkeypatch: pytest.MonkeyPatch) -> Non
     done = command("estimate", "train.py")
     assert done.exit_code == 0
     assert done.stderr.startswith(
-        "xmem-slurm: no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes "
-        "another"
+        "xmem-slurm: no site file here, so this is for one a100-sxm4-80gb; --gpu NAME takes another"
     )
     assert command("estimate", "train.py").exit_code == 0
     assert "cannot be read" in str(command("estimate", "--site", "/no/such", "train.py").exception)

@@ -58,7 +58,7 @@ def test_where_no_way_fits_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> 
     """The error has the job submitted as it was written (`submission.submit`)."""
     plan = found(150)
     monkeypatch.setattr(on_site, "plan", lambda *_: plan)
-    with pytest.raises(NoEstimate, match="none of the ways that were looked at fits"):
+    with pytest.raises(NoEstimate, match="none of the ways that were considered fits"):
         answer(JOB, WISHES, print)
 
 

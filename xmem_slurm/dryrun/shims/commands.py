@@ -65,7 +65,7 @@ def nvidia_smi(arguments: Sequence[str]) -> None:
 
 def sbatch(_arguments: Sequence[str]) -> None:
     """Submit nothing; say what a script expects to read."""
-    note("the job submits another job: that one was not looked at")
+    note("the job submits another job: that one was not examined")
     print("Submitted batch job 0")  # noqa: T201
 
 
