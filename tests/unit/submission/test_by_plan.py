@@ -86,7 +86,7 @@ def site_with(policy: str, path: Path) -> str:
     """Write the example site with these lines in place of its policy; return its path."""
     text = EXAMPLE_SITE.read_text()
     before, _, rest = text.partition("[policy]\n")
-    path.write_text(f"{before}[policy]\n{policy}\n{rest[rest.index('# What a job can ask for') :]}")
+    path.write_text(f"{before}[policy]\n{policy}\n{rest[rest.index('# What a job can request') :]}")
     return str(path)
 
 
