@@ -41,6 +41,7 @@ from _xmem import doubts
 from _xmem.course import batches
 from _xmem.course.drawing import Drawing, is_worker, unwatched
 from _xmem.course.epochs import Epochs
+from _xmem.process import own_code
 from _xmem.process.budget import TimeLeft
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
@@ -160,7 +161,8 @@ class Course:
     def _workers(self, loader: Any) -> int:
         """Return how many workers a loader gets: none where its batches are given again.
 
-        To start them, and to have batches handed over, costs more than it saves then.
+        To start them, and to have batches handed over, costs more than it saves then. A script that
+        begins each worker itself may have one draw larger samples than another: it gets them all.
         """
         drawing = self._drawings.get(id(loader.dataset))
         if drawing is None or not drawing.is_of(loader.dataset):
@@ -168,6 +170,9 @@ class Course:
                 self._drawings[id(loader.dataset)] = Drawing(loader)
         elif drawing.gives_again and not drawing.needs_workers(loader):
             return 0
+        begin = getattr(loader.worker_init_fn, "func", loader.worker_init_fn)  # of a partial
+        if own_code.is_of_the_job(getattr(begin, "__module__", None)):
+            return loader.num_workers
         return min(loader.num_workers, len(os.sched_getaffinity(0)))
 
     def asked(self, ask: Function, _owner: object) -> Function:
