@@ -12,17 +12,25 @@ from xmem_slurm.units import counted
 
 def rows(waste: Waste) -> list[tuple[str, str, str, str]]:
     """Return the table of hours: a line a kind of GPU, as it was asked for, had, and would have
-    done.
+    done; and one of the hours of which that is not known.
     """
 
     def cell(hours: Mapping[str, float], kind: str) -> str:
         return f"{hours.get(kind, 0):.1f}"
 
     kinds = sorted({*waste.asked, *waste.had, *waste.done})
-    return [
-        (kind, cell(waste.asked, kind), cell(waste.had, kind), cell(waste.done, kind))
+    table = [
+        (
+            kind,
+            cell(waste.asked, kind),
+            cell(waste.had, kind),
+            cell(waste.done, kind) if waste.known_jobs else "-",
+        )
         for kind in kinds
     ]
+    if waste.unknown:
+        table.append(("not known", "-", "-", f"{sum(waste.unknown.values()):.1f}"))
+    return table
 
 
 def words(waste: Waste, days: float) -> list[str]:
@@ -32,6 +40,8 @@ def words(waste: Waste, days: float) -> list[str]:
     first = (
         f"{counted(waste.jobs, 'job')} with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
     )
+    if not waste.known_jobs:
+        return [first, "their cost: not known"]
     asked_cost, had_cost, done_cost = (
         f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done)
     )
@@ -42,7 +52,7 @@ def words(waste: Waste, days: float) -> list[str]:
         f"{asked_cost} requested, {had_cost} allocated, {done_cost} would be enough (hours x cost "
         f"of the site file{left_out})"
     )
-    return [first, f"their cost: {costs}"]
+    return [first, f"cost of the jobs of which it is known: {costs}"]
 
 
 def host_words(waste: Waste) -> str:

@@ -145,10 +145,21 @@ def test_the_sums_are_those_of_a_hand_count(tmp_path) -> None:
         "them (12.0 hours)"
     )
     assert told[4].split() == ["l4", "0.0", "3.0", "2.0"]
+    assert told[5].split() == ["not", "known", "-", "-", "5.0"]
     assert "not known: ran out of GPU memory: 1.0 hours (6%)" in told
     page = report.page(sums, 30)
     assert told[0] in page
     assert report.document(sums, 30)["cost_done"] == 27
+
+
+def test_where_nothing_is_known_no_figure_says_that_nothing_would_be_enough() -> None:
+    accounted = sources.parse(of_sacct("1|1|ada|a|COMPLETED|7200|gres/gpu:l4=1,gres/gpu=1||"))
+    told = report.lines(waste.summed(waste.spent(accounted, [], SITE, GPUS), SITE), 30)
+    assert [line.split() for line in told[2:4]] == [
+        ["l4", "2.0", "2.0", "-"],
+        ["not", "known", "-", "-", "2.0"],
+    ]
+    assert told[4] == "their cost: not known"
 
 
 def test_of_no_jobs_there_is_no_table() -> None:
