@@ -46,3 +46,8 @@ def __getattr__(name: str) -> object:
     from xmem_slurm import api  # noqa: PLC0415
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """Name the interface before it is imported, too: shells and notebooks complete by this."""
+    return sorted({*globals(), *__all__})
