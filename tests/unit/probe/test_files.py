@@ -33,6 +33,7 @@ os.close(os.open("low.bin", os.O_RDONLY))
 os.close(os.open("walked", os.O_RDONLY))
 os.makedirs("own/deep", exist_ok=True)
 os.makedirs("folder", exist_ok=True)
+os.makedirs("torchinductor_ada", exist_ok=True)
 open("own/deep/data", "w").close()
 os.mkfifo("own/pipe")
 os.close(os.open("own/pipe", os.O_RDONLY | os.O_NONBLOCK))
@@ -66,6 +67,7 @@ def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
     environ = os.environ | {
         "PYTHONPATH": str(Path(probe.__file__).parent),
         "XMEM_TRACE_DIR": str(traces),
+        "TMPDIR": str(tmp_path),
     }
     for _ in range(2):
         (traces / "files.log").unlink(missing_ok=True)
@@ -90,6 +92,7 @@ def test_what_a_script_reads_is_noted(noted: dict[str, tuple[str, int, int]]) ->
     assert {name: kinds.get(name) for name in expected} == expected
     assert not any(name.startswith("scratch") for name in kinds)
     assert {name: kind for name, kind in kinds.items() if name.startswith("own")} == {"own": "A"}
+    assert not any(name.startswith("torchinductor") for name in kinds)
 
 
 OUTSIDE = """

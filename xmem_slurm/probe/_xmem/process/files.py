@@ -56,7 +56,13 @@ _IMPORTING = (
 )
 """What lists the folders of sys.path in search of modules; a training script's own folder changes
 with every job."""
-_UNSTEADY = ("/proc/", "/sys/", "/dev/")
+_UNSTEADY = (
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    os.path.join(os.environ.get("TMPDIR") or "/tmp", "torchinductor_"),  # noqa: S108 - where torch has it
+)
+"""What changes by itself; the last is torch's own cache, which any first import may make."""
 
 
 def _has_packages(folder: object) -> bool:
