@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xmem_slurm.dryrun import array_tasks
+from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.planning.candidates import Candidate
 from xmem_slurm.planning.changes import (
     arguments_for,
@@ -15,6 +17,7 @@ from xmem_slurm.planning.changes import (
 from xmem_slurm.planning.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.slurm import array_numbers
 from xmem_slurm.units import counted, human, listed
 
 ANSWERS: Mapping[str, str] = {
@@ -163,6 +166,7 @@ def _processes(candidate: Candidate) -> str:
 def _words(plan: Ways) -> list[str]:
     """Say what the table is, and what it is not."""
     sentences = [f"{counted(plan.dry_runs, 'dry run')}; margins included"]
+    sentences += of_array(plan)
     sentences += [_not_tried(plan)] if plan.not_tried else []
     if plan.of_another_batch:
         left_out = listed(plan.of_another_batch)
@@ -189,6 +193,19 @@ def _words(plan: Ways) -> list[str]:
     if first is not None and first.reasons:
         sentences.append(f"of the first: {'; '.join(dict.fromkeys(first.reasons))}")
     return sentences
+
+
+def of_array(plan: Ways) -> list[str]:
+    """Say of which task of an array the plan is, where others may need more; nothing where none
+    can.
+    """
+    ranges = array_numbers.ranges(plan.base.job.request.value("array") or "")
+    job = from_submission(plan.base.job)
+    if sum(map(len, ranges)) < 2 or not array_tasks.may_differ(job, [[plan.base.trace]]):
+        return []
+    task = min(numbers[0] for numbers in ranges)
+    alone = f"task {task} of the array alone was run"
+    return [f"{alone}; others may need more, as they can read their number"]
 
 
 def _not_tried(plan: Ways) -> str:

@@ -48,9 +48,9 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     brief += [f"this {'changes' if allowed else 'would change'} {change}" for change in changes]
     brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
     kind, submitted = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
-    decision = Decision(
-        kind, job, submitted, lines=[*brief, *report.lines(planned.plan, planned.gpus)], brief=brief
-    )
+    full = [*brief, *report.lines(planned.plan, planned.gpus)]
+    brief += report.of_array(planned.plan)
+    decision = Decision(kind, job, submitted, lines=full, brief=brief)
     estimates = [row.estimate for row in planned.plan.rows if row.estimate is not None]
     traces = [
         planned.plan.base.trace,

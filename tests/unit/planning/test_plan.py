@@ -578,6 +578,32 @@ def test_a_lever_that_did_nothing_is_said() -> None:
     assert not plan.verified
 
 
+@pytest.mark.parametrize(
+    ("array", "script", "words"),
+    [
+        (
+            "--array=3-5",
+            SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID"),
+            [
+                "task 3 of the array alone was run; others may need more, as they can read their number"
+            ],
+        ),
+        ("--array=3-5", SCRIPT, []),
+        ("--array=3", SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID"), []),
+        ("", SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID"), []),
+    ],
+    ids=["reads", "does not read", "one", "no array"],
+)
+def test_of_an_array_it_is_said_which_task_was_run(
+    array: str, script: str, words: list[str]
+) -> None:
+    gpus = {"small": gpu(3000)}
+    in_array = script.replace("#SBATCH", f"#SBATCH {array}\n#SBATCH", 1) if array else script
+    plan, _ = planned(in_array, site_of(small=8), gpus)
+    assert report.of_array(plan) == words
+    assert set(words) <= set(report.lines(plan, gpus))
+
+
 def test_a_plan_is_a_script_that_asks_for_the_gpus_and_says_why() -> None:
     gpus = {"small": gpu(3000)}
     plan, _ = planned(SCRIPT, site_of(small=8), gpus)
