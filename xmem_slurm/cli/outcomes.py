@@ -144,7 +144,11 @@ def site_waste(
 
 
 def explain_job(job: str, *, as_json: bool) -> bool:
-    """Show what a job really used; False where nothing of it is known."""
+    """Show what a job really used; False where nothing of it is known.
+
+    Raises:
+        UsageError: it has not started.
+    """
     begun = _own_outcomes(records.begun)
     outcomes = [
         outcome
@@ -161,6 +165,11 @@ def explain_job(job: str, *, as_json: bool) -> bool:
     else:
         accounted = _accounted(job)
         if not accounted:
+            if _slurm_state(job) == "PENDING":  # sacct has it without a GPU until then
+                raise UsageError(
+                    f"job {job}: it has not started; `xmem-slurm explain SCRIPT` shows what it was"
+                    " estimated to need"
+                )
             return False
         typer.echo(
             "\n".join(job_report.accounted_lines(accounted[-1], sources.ran_out(_output(job))))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import EXAMPLE_SITE
 from tests.unit.outcomes.test_outcomes import OOM, line, written
+from xmem_slurm.cli import outcomes
+from xmem_slurm.errors import UsageError
 from xmem_slurm.outcomes import sources, waste
 from xmem_slurm.report import waste as report
 from xmem_slurm.site import loading
@@ -240,3 +242,14 @@ def test_scripts_of_one_name_are_as_many_as_there_are(tmp_path) -> None:
         ("wrap", 1.0, 0),
         ("wrap", 1.0, 0),
     ]
+
+
+def test_of_a_job_that_has_not_started_it_is_said_that_it_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pending = {"sacct": "", "scontrol": "JobId=7 JobName=a\n   JobState=PENDING Reason=Priority\n"}
+    monkeypatch.setattr(outcomes.client, "run", lambda words, *_: pending[words[0]])
+    with pytest.raises(UsageError, match=r"^job 7: it has not started"):
+        outcomes.explain_job("7", as_json=False)
+    pending["scontrol"] = ""
+    assert not outcomes.explain_job("7", as_json=False)
