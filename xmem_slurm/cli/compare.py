@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from xmem_slurm.cli.arguments import AsJson, HtmlFile
-from xmem_slurm.cli.explain import last_of
+from xmem_slurm.cli.explain import NO_LINES, last_of
 from xmem_slurm.cli.handing_out import Reports
 from xmem_slurm.errors import UsageError
 from xmem_slurm.report import comparison
@@ -26,8 +26,11 @@ def compare(
 ) -> None:
     """Compare two estimates: need, peak, categories, lines and modules, and where each fits."""
     Reports(html=html_file).check()
-    differences = comparison.compare(_object_of(before), _object_of(after))
-    names = before, after
+    names, objects = (before, after), (_object_of(before), _object_of(after))
+    for name, found in zip(names, objects, strict=True):
+        if not any(group.file for rank in found.ranks for group in rank.largest):
+            typer.echo(f"xmem-slurm: {name}: {NO_LINES}", err=True)
+    differences = comparison.compare(*objects)
     shown = differences.model_dump_json(indent=2) if as_json else None
     typer.echo(shown or "\n".join(comparison.lines(differences, names)))
     sys.stdout.flush()

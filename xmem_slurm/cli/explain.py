@@ -24,10 +24,11 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
 from xmem_slurm.submission import answers
 
-_NO_LINES = (
+NO_LINES = (
     "that estimate has no lines of the script: xsbatch records them only with a report "
     "(--xmem-html=FILE), `xmem-slurm estimate` always"
 )
+"""Why an estimate that is kept does not say where in the script memory was asked for."""
 
 _JOB = re.compile(r"\d+(_\d+)?")
 
@@ -90,7 +91,7 @@ def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
     sized = last.sized()
     ranks = {number: component.estimate.largest for number, component in sized.items()}
     if not any(site.file for rank in ranks.values() for site in rank.trace.sites):
-        typer.echo(f"xmem-slurm: {_NO_LINES}", err=True)
+        typer.echo(f"xmem-slurm: {NO_LINES}", err=True)
     trees = {number: tree_lines(rank) for number, rank in ranks.items()}
     return {number: last.said[number]._replace(full=tree) for number, tree in trees.items()}
 

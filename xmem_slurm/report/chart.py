@@ -79,15 +79,21 @@ class Chart:
     failing: Sequence[Failing]
 
 
-def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -> Chart:
+def chart(
+    timeline: Timeline,
+    options: Sequence[OptionOutlook],
+    rank: int = 0,
+    needed_bytes: int = 0,
+) -> Chart:
     """Lay out a timeline, with a line where the memory that each option leaves to torch's allocator
     ends.
 
-    Options that fail do so in the run of one rank.
+    Options that fail do so in the run of one rank. There is room for a line of `needed_bytes`,
+    which may be more than was reserved.
     """
     peak = timeline.peak_reserved_bytes
     near = [option for option in options if 0 < option.allocator_bytes <= NEAR * peak]
-    top = int(ABOVE * max([peak, *(option.allocator_bytes for option in near)]))
+    top = int(ABOVE * max([peak, needed_bytes, *(option.allocator_bytes for option in near)]))
     per_event = len(timeline.columns) / timeline.events
     levels = [tuple(accumulate(moment.allocated)) for moment in timeline.columns]
     return Chart(

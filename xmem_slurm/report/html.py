@@ -94,7 +94,7 @@ def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) ->
     listed = {id(group) for group in groups[:MOST_GROUPS]}
     full = segment_map(rank.trace, memory.fullest.event)
     unlisted = groups[MOST_GROUPS:]
-    drawn = chart(memory, options, rank.trace.rank)
+    drawn = chart(memory, options, rank.trace.rank, rank.fits_in_bytes)
     needed = f"{human(rank.required_bytes)} needed: {human(rank.fits_in_bytes)} here"
     return {
         "estimate": rank,
@@ -109,6 +109,7 @@ def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) ->
             for line in lines
             if (rows := [group for group in line.groups if id(group) in listed])
         ],
+        "has_lines": any(site.file for site in rank.trace.sites),
         "rest_count": sum(len(group.numbers) for group in unlisted),
         "rest_bytes": sum(group.total_bytes for group in unlisted),
         "data": {

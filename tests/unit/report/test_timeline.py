@@ -8,7 +8,7 @@ import pytest
 
 from xmem_slurm import trace, trace_file
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.report.chart import HEIGHT, chart
+from xmem_slurm.report.chart import HEIGHT, chart, level
 from xmem_slurm.report.timeline import STACK, phase_of, timeline
 
 GPT2 = trace_file.read(Path(__file__).parents[2] / "data" / "gpt2-small.json.gz")
@@ -62,6 +62,12 @@ def test_an_allocation_is_in_the_phase_of_its_event() -> None:
     ]
     of = {event: str(phase) for phase in phases for event in range(phase.start, phase.end)}
     assert all(of[event] == phase_of(GPT2, number) for event, number in made)
+
+
+def test_what_is_needed_is_within_the_drawing_where_it_is_more_than_was_reserved() -> None:
+    needed = 2 * WHOLE.peak_reserved_bytes
+    drawn = chart(timeline(GPT2, 500), [], needed_bytes=needed)
+    assert 0 < level(drawn, needed, "").y < HEIGHT / 2
 
 
 def test_the_drawing_is_to_scale() -> None:
