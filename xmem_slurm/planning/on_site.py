@@ -60,6 +60,8 @@ class PlanWanted(NamedTuple):
     """Whether what earlier dry runs found is no answer."""
     can_interrupt: bool = False
     """Whether Ctrl-C ends the search with the best so far, where something was found that fits."""
+    array_tasks: str | None = None
+    """Which tasks of an array are run as they are written; None: its ends."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def plan(
     )
     dry_run_budget = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
-    run_options = Asked(fresh=wanted.fresh)
+    run_options = Asked(fresh=wanted.fresh, array_tasks=wanted.array_tasks)
     order = DryRunOrder.of(
         from_submission(job), next(iter(gpus.values())), dry_run_budget, run_options
     )

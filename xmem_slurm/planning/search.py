@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun.array_tasks import may_differ
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
-from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import bounds, deepspeed_json, forecast, speed
@@ -45,8 +46,8 @@ Objective = Literal["cost", "time", "fewest"]
 _Waiting = tuple[float, float, int, int, Candidate]
 """What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps
 equals in order."""
-_DryRun = tuple[str, int, bytes | None, tuple[str, ...], frozenset[tuple[str, str]]]
-"""What one is of: the kind of GPU, and the job."""
+_DryRun = tuple[str, int, bytes | None, tuple[str, ...], frozenset[tuple[str, str]], int | None]
+"""What one is of: the kind of GPU, the job, and the task of its array."""
 Status = Literal["verified", "too large", "host", "ruled out", "failed"]
 
 LEAST_SECONDS = 20.0
@@ -103,6 +104,10 @@ class Ways:
     """Whether Ctrl-C ended the search."""
     tried_next: Sequence[Candidate] = ()
     """Of those that were not tried and are expected to fit, the most promising, best first."""
+    task: int | None = None
+    """The task of an array that is planned for..."""
+    array_tasks: Sequence[int] = ()
+    """...of those that were run, where others may need other amounts."""
 
     @property
     def verified(self) -> Sequence[Row]:
@@ -135,6 +140,10 @@ class Search:
     brief: bool = False
     """Whether it is enough to see training: the job as it is written was seen to do nothing else on
     a GPU."""
+    task: int | None = None
+    """The task of an array that is run; None where the job is none."""
+    array_tasks: Sequence[int] = ()
+    """Those that were run as they are written, where others may need other amounts."""
     runs: int = 0
     spent: float = 0.0
 
@@ -146,13 +155,18 @@ class Search:
             Signalled: a signal ends it before there is an answer.
         """
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
-        ((as_written, took),) = run_all(partial(next, iter([self._run(self.job, largest)]), None))
+        as_written, took = self._as_written(run_all, largest)
         trace, copies = as_written.largest.trace, own_files.data_folder("deepspeed")
         self.base = Base(
             self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies)
         )
-        late = trace.seen is None or any(phase.step > forecast.STEPS for phase in trace.seen.phases)
-        self.brief = not late and trace.seen.evaluation is None and not trace.seen.checkpoints
+        seen = trace.seen
+        self.brief = (
+            seen is not None
+            and all(phase.step <= forecast.STEPS for phase in seen.phases)
+            and seen.evaluation is None
+            and not seen.checkpoints
+        )
         self.persistent = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
         self.activations, self.run_seconds = forecast.Activations(), forecast.RunSeconds()
@@ -170,6 +184,24 @@ class Search:
                 raise
             return self._interrupted(waiting)
         return self._planned(waiting)
+
+    def _as_written(self, run_all: InTurn, option: str) -> tuple[Estimate, Spent]:
+        """Run the job as it is written: of an array whose tasks may differ both ends, or those
+        that are named. What needs the most of them is planned for.
+        """
+        job, named = self.order.job, self.order.array_tasks
+        tasks: Sequence[int | None] = named or job.array[:2] or [None]
+        found = dict[int | None, tuple[Estimate, Spent]]()
+        for task in tasks:
+            self.task = task
+            (found[task],) = run_all(partial(next, iter([self._run(self.job, option)]), None))
+            traces = [rank.trace for rank in found[task][0].ranks]
+            if not named and (len(tasks) == 1 or not may_differ(job, [traces])):
+                break
+        else:
+            self.array_tasks = [task for task in tasks if task is not None]
+        self.task = max(found, key=lambda task: found[task][0].required_bytes)
+        return found[self.task]
 
     def _interrupted(self, waiting: list[_Waiting]) -> Ways:
         """Return what is known so far; what was under way was not tried."""
@@ -395,7 +427,7 @@ class Search:
         places = candidate.gpus, candidate.nodes
         if places not in self._starts:
             gpu = self.space.gpus[candidate.option]
-            order = replace(self.order, job=from_submission(job), gpu=gpu)
+            order = replace(self.order, job=self._of_task(job), gpu=gpu)
             seconds = min(order.budget.seconds, max(LEAST_SECONDS, self._seconds_left(0)))
             budget = SharedBudget(replace(order.budget, seconds=seconds))
             try:
@@ -416,10 +448,11 @@ class Search:
             job.script,
             job.argv,
             frozenset(job.environ.items()),
+            self.task,
         )
         if key not in self._results:
             self.runs += 1
-            order = replace(self.order, job=from_submission(job), gpu=gpu, brief=self.brief)
+            order = replace(self.order, job=self._of_task(job), gpu=gpu, brief=self.brief)
             seconds_left = max(LEAST_SECONDS, self._seconds_left(max(0, len(self.under_way) - 1)))
             budget = SharedBudget(
                 replace(order.budget, seconds=min(order.budget.seconds, seconds_left))
@@ -432,6 +465,12 @@ class Search:
         as_written = (job.script, job.argv) == (self.job.script, self.job.argv)
         experience = self.experience if as_written else self.experience.of_another_way()
         return estimate(traces, option, gpu, experience), took
+
+    def _of_task(self, job: Submission) -> Job:
+        """Return what is run of a job, as the task of its array that is planned for."""
+        return (
+            from_submission(job) if self.task is None else from_submission(job).as_task(self.task)
+        )
 
     def _seconds_left(self, beside: int) -> float:
         """Return the seconds that are left for one more dry run beside so many that are under
@@ -464,6 +503,8 @@ class Search:
         return Ways(
             *(self.base, rows, self.objective, self.runs, len(waiting), not_ranked),
             tried_next=tried_next,
+            task=self.task,
+            array_tasks=self.array_tasks,
         )
 
     def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:

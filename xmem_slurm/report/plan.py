@@ -4,8 +4,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xmem_slurm.dryrun import array_tasks
-from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.planning.candidates import Candidate
 from xmem_slurm.planning.changes import (
     arguments_for,
@@ -196,16 +194,15 @@ def _words(plan: Ways) -> list[str]:
 
 
 def of_array(plan: Ways) -> list[str]:
-    """Say of which task of an array the plan is, where others may need more; nothing where none
+    """Say for which task of an array the plan is, where others may need more; nothing where none
     can.
     """
-    ranges = array_numbers.ranges(plan.base.job.request.value("array") or "")
-    job = from_submission(plan.base.job)
-    if sum(map(len, ranges)) < 2 or not array_tasks.may_differ(job, [[plan.base.trace]]):
+    count = sum(map(len, array_numbers.ranges(plan.base.job.request.value("array") or "")))
+    if count <= len(plan.array_tasks) or not plan.array_tasks:
         return []
-    task = min(numbers[0] for numbers in ranges)
-    alone = f"task {task} of the array alone was run"
-    return [f"{alone}; others may need more, as they can read their number"]
+    ran = f"{listed(plan.array_tasks)} of {count}"
+    needs = f"task {plan.task} of the array, which needs the most of those that were run ({ran})"
+    return [f"this is for {needs}; the others may need more, as they can read their number"]
 
 
 def _not_tried(plan: Ways) -> str:

@@ -70,7 +70,12 @@ def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWa
     """
     pinned = _pinned(job, wishes, site)
     wanted = on_site.PlanWanted(
-        site=wishes.site, on=pinned, margin=wishes.margin, policy=wishes.policy, fresh=wishes.fresh
+        site=wishes.site,
+        on=pinned,
+        margin=wishes.margin,
+        policy=wishes.policy,
+        fresh=wishes.fresh,
+        array_tasks=wishes.array_tasks,
     )
     if (
         wishes.budget != wishes._field_defaults["budget"]

@@ -23,7 +23,7 @@ from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
 from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, UnusedGpu, UsageError
 from xmem_slurm.planning import deepspeed_json, forecast, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
@@ -578,30 +578,57 @@ def test_a_lever_that_did_nothing_is_said() -> None:
     assert not plan.verified
 
 
+READS = SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID")
+
+
 @pytest.mark.parametrize(
-    ("array", "script", "words"),
+    ("array", "script", "named", "ran"),
     [
-        (
-            "--array=3-5",
-            SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID"),
-            [
-                "task 3 of the array alone was run; others may need more, as they can read their number"
-            ],
-        ),
-        ("--array=3-5", SCRIPT, []),
-        ("--array=3", SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID"), []),
-        ("", SCRIPT.replace("train.py", "train.py --seed $SLURM_ARRAY_TASK_ID"), []),
+        ("3-5", READS, "", {"3": 3, "5": 3}),
+        ("3-5", READS, "4,5", {"4": 3, "5": 3}),
+        ("3,5", READS, "", {"3": 2, "5": 2}),
+        ("3-5", SCRIPT, "", {"3": 0}),
+        ("3", READS, "", {"3": 0}),
+        ("", READS, "", {"": 0}),
     ],
-    ids=["reads", "does not read", "one", "no array"],
+    ids=["its ends", "those that are named", "all", "all are alike", "one", "no array"],
 )
-def test_of_an_array_it_is_said_which_task_was_run(
-    array: str, script: str, words: list[str]
+def test_an_array_is_planned_for_the_task_that_needs_the_most(
+    array: str, script: str, named: str, ran: Mapping[str, int]
 ) -> None:
-    gpus = {"small": gpu(3000)}
-    in_array = script.replace("#SBATCH", f"#SBATCH {array}\n#SBATCH", 1) if array else script
-    plan, _ = planned(in_array, site_of(small=8), gpus)
-    assert report.of_array(plan) == words
-    assert set(words) <= set(report.lines(plan, gpus))
+    """The largest is the last here; `ran` has the tasks that are run, and of how many."""
+    gpus, tasks = {"small": gpu(3000)}, list[str]()
+    in_array = (
+        script.replace("#SBATCH", f"#SBATCH --array={array}\n#SBATCH", 1) if array else script
+    )
+    job = Submission(("job.sh",), {}, in_array.encode())
+
+    def run(order: DryRunOrder) -> DryRunResult:
+        tasks.append(order.job.environ.get("SLURM_ARRAY_TASK_ID", ""))
+        if order.starts:
+            return started(order)
+        trace = trained({}, command_of(order.job.script))
+        more = [
+            each._replace(size=each.size + (int(tasks[-1] or 0) << 22))
+            for each in trace.allocations
+        ]
+        return DryRunResult([replace(trace, allocations=more)], Spent(10))
+
+    space = Space(site_of(small=8), gpus, [1, 2], [METHODS["ddp"]])
+    order = DryRunOrder.of(
+        from_submission(job), gpus["small"], Budget(), Asked(array_tasks=named or None)
+    )
+    plan = Search(order, job, space, "cost", 1, 300.0).plan(by(run))
+    written, largest = list(ran), list(ran)[-1]
+    assert tasks[: len(written)] == written
+    assert set(tasks[len(written) :]) <= {largest}
+    words = report.of_array(plan)
+    if ran[largest] <= len(ran):
+        assert words == []
+    else:
+        assert words[0].startswith(f"this is for task {largest} of the array, which needs")
+        assert f"({' and '.join(written)} of 3)" in words[0]
+        assert words[0] in report.lines(plan, gpus)
 
 
 def test_a_plan_is_a_script_that_asks_for_the_gpus_and_says_why() -> None:
