@@ -10,7 +10,6 @@ options that are newer than 22.05 stay variables: an older sbatch overlooks thos
 option.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -70,6 +69,8 @@ def differences(before: Submission, after: Submission, folded: Folded) -> list[s
     """Return a unified diff of what the job asks for, as written and changed, and one of its script
     as folded.
     """
+    import difflib  # noqa: PLC0415 - only where nothing is submitted
+
     old, new = (
         [
             _typed(name, value)
