@@ -116,6 +116,8 @@ def last_of(script: str | None) -> answers.KeptEstimate:
     if last is None:
         which = f" of {script}" if script is not None else ""
         makes = f"`xmem-slurm estimate {script or 'SCRIPT'}` makes one"
+        if script is not None and not Path(script).exists():
+            makes = "and there is no such file here"
         why = f", as {_in_vain(unanswered)}" if unanswered is not None else f"; {makes}"
         raise UsageError(f"no estimate{which} is kept{why}")
     if unanswered is not None:

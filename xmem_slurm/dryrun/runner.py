@@ -421,7 +421,8 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
             f"used{advice}"
         )
     if any(trace_read.state == "importing" for trace_read in traces_read):
-        return "a process died while it imported torch" + _last_words(outcome)
+        died = f"a process died while it imported torch{_disturbed(outcome)}"
+        return died + _last_words(outcome)
     unreached = not traces_read and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
     if outcome.returncode:
         unseen = "" if traces_read or unreached else f"; it {_NOT_LOADED} ({_HIDDEN})"

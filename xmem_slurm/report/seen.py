@@ -27,7 +27,7 @@ def seen_words(trace: Trace) -> str:
             f"an evaluation ({_part(batches, of)} batches)" if batches else "an evaluation"
         )
     if progress.checkpoints:
-        words.append(_count(progress.checkpoints, "checkpoint"))
+        words.append(f"{_count(progress.checkpoints, 'file')} saved")
     if progress.end:
         loops = (progress.batches, progress.evaluation, progress.epochs)
         cut = any(part is not None and (part[1] or 0) > part[0] for part in loops)

@@ -189,10 +189,12 @@ def _on_host(estimate: Estimate) -> list[str]:
     memory = host_memory.of_job(estimate)
     if memory.per_process < _MUCH_HOST_BYTES:
         return []
+    ended = estimate.largest.trace.came_to_its_end
+    so_far = "" if ended else " when the dry run ended, perhaps more later"
     return [
         (
-            f"host memory on each node: {memory.held}, and what CUDA takes there; --mem must have "
-            "room for it"
+            f"host memory on each node: {memory.held}{so_far}, and what CUDA takes there; --mem "
+            "must have room for it"
         )
     ]
 

@@ -202,3 +202,15 @@ def test_a_word_that_is_no_text_costs_no_estimate() -> None:
     assert keep("job.sh", "\udcff")[0].brief
     (kept,) = answers.newest()
     assert kept.command == ["job.sh", "\udcff"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_of_a_script_that_is_not_there_no_estimate_is_offered() -> None:
+    Path("there.py").touch()
+    words = "no estimate of {} is kept; "
+    assert str(command("explain", "there.py").exception).startswith(
+        words.format("there.py") + "`xmem-slurm estimate there.py` makes one"
+    )
+    assert str(command("explain", "gone.py").exception) == (
+        words.format("gone.py") + "and there is no such file here"
+    )

@@ -89,8 +89,7 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
             trace.Seen(9, end=True, batches=(20, 20), evaluation=(2, 50), checkpoints=1),
             (
                 "9 optimizer steps seen, 20 of 20 batches, an evaluation (2 of 50 batches), 1 "
-                "checkpoint,"
-                " the script's end, with loops over data cut short"
+                "file saved, the script's end, with loops over data cut short"
             ),
         ),
         (
@@ -663,3 +662,13 @@ def test_a_job_is_told_that_it_asks_for_less_host_memory_than_it_holds(
     )
     assert told in said
     assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_held_on_the_host_is_said_to_be_of_so_far(*, ended: bool) -> None:
+    seen = trace.Seen(9, end=ended)
+    held = dataclasses.replace(GPT2, host_bytes=6 << 30, seen=seen)
+    lines = terminal.estimate_lines(estimate([held], "l4", GPUS["l4"]))
+    (line,) = (line for line in lines if line.startswith("host memory"))
+    so_far = "" if ended else " when the dry run ended, perhaps more later"
+    assert line.startswith(f"host memory on each node: 6.00 GiB{so_far}, and what CUDA takes there")
