@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 import pytest
 
 from tests.harness import rotation, unsandboxed, warm
 from xmem_slurm import lab, resources
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_site
+from xmem_slurm.state import own_files
 
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
 XSBATCH = str(Path(sys.executable).parent / "xsbatch")
@@ -233,7 +233,7 @@ def own_cache(folder: Path) -> dict[str, str]:
     """Return the variable for a cache of its own in a folder, with the stand-ins that earlier tests
     built."""
     built, own = (
-        platformdirs.user_cache_path("xmem-slurm") / "device",
+        own_files.cache_folder("device"),
         folder / "cache" / "xmem-slurm" / "device",
     )
     if built.is_dir():

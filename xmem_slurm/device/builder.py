@@ -23,8 +23,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
 from xmem_slurm.device import elf, generate, needs
 from xmem_slurm.errors import DeviceBuildError
 from xmem_slurm.state import own_files
@@ -51,7 +49,7 @@ class CachedBuild:
 
 def cache_folder() -> Path:
     """Where builds are kept: `device` in the user's cache directory."""
-    return Path(user_cache_dir("xmem-slurm")) / "device"
+    return own_files.cache_folder("device")
 
 
 def build(torch_dir: Path, cache: Path | None = None, cudnn: Path | None = None) -> Path:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import platformdirs
-
 from xmem_slurm import isolated
 from xmem_slurm.dryrun import cpu_node
 from xmem_slurm.dryrun.budget import Budget
@@ -22,7 +20,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult, order_to_json, result_from_
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.site.schema import DryRuns
-from xmem_slurm.state import signals, throwaway
+from xmem_slurm.state import own_files, signals, throwaway
 
 MOST_TASKS = 1000
 """Of one array job: Slurm's MaxArraySize is 1001 where a site does not say otherwise
@@ -42,7 +40,7 @@ def run(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | Sl
 
 def _array(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | SlurmError]:
     """Run what is ordered as one array job, in a folder that goes with it."""
-    place, parent = cpu_node.named(where), platformdirs.user_cache_path("xmem-slurm")
+    place, parent = cpu_node.named(where), own_files.cache_folder("")
     with signals.clearing_up():  # whoever ends us ends the tasks
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)

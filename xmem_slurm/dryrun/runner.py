@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import platformdirs
-
 from xmem_slurm import checked, trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
@@ -32,7 +30,7 @@ from xmem_slurm.errors import NoEstimate, SandboxError, UnusedGpu
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.sandbox import sandbox
-from xmem_slurm.state import throwaway
+from xmem_slurm.state import own_files, throwaway
 from xmem_slurm.units import MIB
 
 LAST_WORDS_SECONDS = 2.0
@@ -260,7 +258,7 @@ def _not_for_jobs(stand_ins: Path) -> list[Path]:
     builds.
     """
     hidden = [entry for entry in stand_ins.parent.iterdir() if entry != stand_ins]
-    return [*hidden, builder.making(stand_ins), platformdirs.user_state_path("xmem-slurm")]
+    return [*hidden, builder.making(stand_ins), own_files.record_folder("")]
 
 
 def _temporary_folder() -> Path:

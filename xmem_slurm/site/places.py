@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.errors import SiteError
-from xmem_slurm.state import silent
+from xmem_slurm.state import own_files, silent
 
 QUEUE_SECONDS = 120.0
 """How long a submission waits for its dry run's turn where the site file does not say
@@ -109,8 +109,4 @@ def dry_run_rules(tables: Mapping[str, Any]) -> DryRunRules:
 
 def site_places() -> tuple[Path, ...]:
     """Return where a site file is looked for, the first one first."""
-    import platformdirs  # noqa: PLC0415 - not where the site file is named
-
-    return Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path(
-        "xmem-slurm"
-    ) / "site.toml"
+    return Path("/etc/xmem-slurm/site.toml"), own_files.config_file("site.toml")

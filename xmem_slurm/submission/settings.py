@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from xmem_slurm.dryrun import ENGINES
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
 from xmem_slurm.submission.answer import Wishes
 
 _ORDERS = ("cost", "memory", "start")
@@ -178,9 +179,7 @@ class OwnSetting(NamedTuple):
 
 def user_file() -> Path:
     """Return where the user's settings are; there need be none."""
-    import platformdirs  # noqa: PLC0415 - only where there is a GPU to size
-
-    return platformdirs.user_config_path("xmem-slurm") / "settings.toml"
+    return own_files.config_file("settings.toml")
 
 
 def of_environment(environ: Mapping[str, str]) -> tuple[dict[str, OwnSetting], list[str]]:

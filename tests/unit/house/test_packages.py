@@ -49,7 +49,7 @@ def test_easybuild() -> None:
     exec(recipe.read_text(), words)  # as EasyBuild reads it
     assert (words["version"], recipe.name.split("-")[2]) == (__version__, __version__)
     named = {each[0] for key in ("dependencies", "exts_list") for each in words[key]}  # type: ignore[attr-defined]
-    in_bundle = {"jinja2", "platformdirs", "psutil"}
+    in_bundle = {"jinja2", "psutil"}
     assert NEEDED.keys() == (named & NEEDED.keys()) | in_bundle
 
 

@@ -111,3 +111,24 @@ def test_a_link_that_another_user_made_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="a link that another user made"):
         own_files.write_for_user(tmp_path / "link", CONTENT)
     assert (tmp_path / "target").read_bytes() == b"before"
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "usual"),
+    [
+        ("cache_folder", "XDG_CACHE_HOME", ".cache"),
+        ("record_folder", "XDG_STATE_HOME", ".local/state"),
+        ("data_folder", "XDG_DATA_HOME", ".local/share"),
+        ("config_file", "XDG_CONFIG_HOME", ".config"),
+    ],
+)
+def test_the_user_s_folders_are_where_the_specification_has_them(
+    name: str, variable: str, usual: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    found = getattr(own_files, name)
+    for value in ("", "relative"):
+        monkeypatch.setenv(variable, value)
+        assert found("x") == Path("/home/ada", usual, "xmem-slurm/x")
+    monkeypatch.setenv(variable, "/scratch/ada")
+    assert found("x") == Path("/scratch/ada/xmem-slurm/x")

@@ -18,7 +18,6 @@ class PyXmemSlurm(PythonPackage):
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-hatchling@1.27:", type="build")
     depends_on("py-jinja2@3.1:", type=("build", "run"))
-    depends_on("py-platformdirs@4:", type=("build", "run"))
     depends_on("py-psutil@5.9:", type=("build", "run"))
     depends_on("py-pydantic@2.11:", type=("build", "run"))
     depends_on("py-rich@13:", type=("build", "run"))
