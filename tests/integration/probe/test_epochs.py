@@ -171,6 +171,7 @@ for step in range(10_000_000):
 def test_a_loader_has_no_more_workers_than_there_are_cpus(
     tmp_path: Path, warm_python: Path
 ) -> None:
+    """Unless the script begins each itself: it may have one draw larger samples than another."""
     script = """
 import multiprocessing, os, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -178,6 +179,10 @@ from torch.utils.data import DataLoader, TensorDataset
 for batch, in DataLoader(TensorDataset(torch.zeros(1000, 256)), batch_size=10, num_workers=16):
     batch.cuda()
     assert len(multiprocessing.active_children()) == len(os.sched_getaffinity(0))
+    break
+own = dict(batch_size=10, num_workers=5, worker_init_fn=lambda worker: None)
+for batch, in DataLoader(TensorDataset(torch.zeros(1000, 256)), **own):
+    assert len(multiprocessing.active_children()) == 5
     break
 """
     assert dry_run(tmp_path, warm_python, script).error is None

@@ -171,7 +171,7 @@ class Course:
         elif drawing.gives_again and not drawing.needs_workers(loader):
             return 0
         begin = getattr(loader.worker_init_fn, "func", loader.worker_init_fn)  # of a partial
-        if own_code.is_of_the_job(getattr(begin, "__module__", None)):
+        if begin is not None and own_code.is_of_the_job(getattr(begin, "__module__", None)):
             return loader.num_workers
         return min(loader.num_workers, len(os.sched_getaffinity(0)))
 
