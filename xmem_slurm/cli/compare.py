@@ -1,5 +1,6 @@
 """`xmem-slurm compare`: what is different between two estimates, in words and in a page."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,8 @@ def compare(
             typer.echo(f"xmem-slurm: {name}: {NO_LINES}", err=True)
     differences = comparison.compare(*objects)
     shown = differences.model_dump_json(indent=2) if as_json else None
-    typer.echo(shown or "\n".join(comparison.lines(differences, names)))
+    width = [shutil.get_terminal_size().columns] if sys.stdout.isatty() else []
+    typer.echo(shown or "\n".join(comparison.lines(differences, names, *width)))
     sys.stdout.flush()
     if html_file is not None:
         try:

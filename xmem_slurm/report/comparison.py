@@ -2,6 +2,7 @@
 each fits.
 """
 
+import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -16,6 +17,8 @@ from xmem_slurm.trace import Category
 from xmem_slurm.units import human
 
 _Bytes = Annotated[int, Field(ge=0)]
+_WIDE = 10_000
+"""Columns where nobody looks: each row is a line."""
 _MOST_PLACES = 10
 
 
@@ -117,14 +120,21 @@ def _sites(rank: Rank) -> Counter[_Site]:
     return sizes
 
 
-def lines(comparison: Comparison, names: Sequence[str]) -> list[str]:
-    """Say it in lines for a terminal."""
-    table = [("", *names, "difference"), *rows(comparison)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+def lines(comparison: Comparison, names: Sequence[str], columns: int = _WIDE) -> list[str]:
+    """Say it in lines for a terminal of so many columns, where what is long goes on below."""
+    from rich.console import Console  # noqa: PLC0415 - a page does without
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none")
+    for name in ("", *names, "difference"):
+        table.add_column(Text(name), overflow="fold")
+    for row in rows(comparison):
+        table.add_row(*map(Text, row))
+    console = Console(width=columns, color_system=None, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def rows(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:

@@ -21,7 +21,7 @@ from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.decision import Decision, Kind, Part
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.report import files, html, perfetto, terminal
+from xmem_slurm.report import comparison, files, html, perfetto, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import Remedy, outlooks, remedy
 from xmem_slurm.report.seen import seen_words
@@ -672,3 +672,19 @@ def test_what_is_held_on_the_host_is_said_to_be_of_so_far(*, ended: bool) -> Non
     (line,) = (line for line in lines if line.startswith("host memory"))
     so_far = "" if ended else " when the dry run ended, perhaps more later"
     assert line.startswith(f"host memory on each node: 6.00 GiB{so_far}, and what CUDA takes there")
+
+
+def test_a_comparison_fits_the_terminal() -> None:
+    """What is long goes on in the next line; where nobody looks, each stays on one."""
+    document = json_report.estimate_object(SIZING)
+    found = json_report.Report.model_validate(document)
+    document = json.loads(found.model_dump_json())
+    document["ranks"][0]["largest"][0] |= {"module": "transformer.h.11.mlp.c_fc" * 3, "line": 81}
+    larger = json_report.Report.model_validate(document)
+    compared = comparison.compare(found, larger)
+    names = "runs/one.sh", "runs/another.sh"
+    whole, narrow = comparison.lines(compared, names), comparison.lines(compared, names, 80)
+    assert max(map(len, narrow)) <= 80 < max(map(len, whole))
+    assert len(narrow) > len(whole) == 1 + len(list(comparison.rows(compared)))
+    letters = ("".join(sorted("".join("".join(lines).split()))) for lines in (whole, narrow))
+    assert len(set(letters)) == 1  # nothing is cut
