@@ -519,7 +519,7 @@ def test_what_comes_too_late_is_there_for_the_next_and_leaves_nothing_behind(
     ]
     late = filtered.cluster.run(*words, cwd=folder, TMPDIR=str(temporary))
     as_written(filtered, late)
-    assert "the next submission of this job has its answer" in late.stderr
+    assert "the next submission of this job will have its answer" in late.stderr
     wait_until(lambda: any(temporary.iterdir()))
     for each in filters(filtered):
         with contextlib.suppress(psutil.NoSuchProcess):
