@@ -186,7 +186,7 @@ class Search:
         return self._planned(waiting)
 
     def _as_written(self, run_all: InTurn, option: str) -> tuple[Estimate, Spent]:
-        """Run the job as it is written: of an array whose tasks may differ both ends, or those
+        """Run the job as it is written: of an array its ends, as an estimate does, or the tasks
         that are named. What needs the most of them is planned for.
         """
         job, named = self.order.job, self.order.array_tasks
@@ -195,10 +195,8 @@ class Search:
         for task in tasks:
             self.task = task
             (found[task],) = run_all(partial(next, iter([self._run(self.job, option)]), None))
-            traces = [rank.trace for rank in found[task][0].ranks]
-            if not named and (len(tasks) == 1 or not may_differ(job, [traces])):
-                break
-        else:
+        traces = [[rank.trace for rank in written.ranks] for written, _ in found.values()]
+        if named or (len(tasks) > 1 and may_differ(job, traces)):
             self.array_tasks = [task for task in tasks if task is not None]
         self.task = max(found, key=lambda task: found[task][0].required_bytes)
         return found[self.task]

@@ -200,9 +200,9 @@ def of_array(plan: Ways) -> list[str]:
     count = sum(map(len, array_numbers.ranges(plan.base.job.request.value("array") or "")))
     if count <= len(plan.array_tasks) or not plan.array_tasks:
         return []
-    ran = f"{listed(plan.array_tasks)} of {count}"
-    needs = f"task {plan.task} of the array, which needs the most of those that were run ({ran})"
-    return [f"this is for {needs}; the others may need more, as they can read their number"]
+    ran = f"of its {count} tasks only {listed(sorted(plan.array_tasks))} ran"
+    largest = f"task {plan.task} of the array, which needs the most ({ran})"
+    return [f"this is for {largest}; the others may need more, as they can read their number"]
 
 
 def _not_tried(plan: Ways) -> str:
