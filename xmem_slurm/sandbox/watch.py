@@ -191,8 +191,7 @@ def _held_there(path: str, device: str) -> int:
         number = os.fstat(place).st_dev
         if f"{os.major(number)}:{os.minor(number)}" != device:
             return 0
-        status = os.fstatvfs(place)
-        return (status.f_blocks - status.f_bfree) * status.f_frsize
+        return _held(place)
     finally:
         os.close(place)
 

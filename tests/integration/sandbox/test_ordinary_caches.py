@@ -10,9 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
-from tests.integration.sandbox.test_users import SYSTEM_PYTHON, _python
+from tests.integration.sandbox.test_users import _python, need_other_users
 from xmem_slurm import resources
 
 USER = "uucp"
@@ -27,10 +25,7 @@ TESTS = (
 
 
 def test_what_is_kept_is_kept_for_an_ordinary_user() -> None:
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    shown = subprocess.run([SYSTEM_PYTHON, "--version"], capture_output=True, text=True, check=True)
-    if os.getuid() != 0 or f" {version}." not in shown.stdout:
-        pytest.skip(f"becomes another user, whose {SYSTEM_PYTHON} must be a Python {version}")
+    need_other_users()
     checkout, account = resources.tree("templates").parent, pwd.getpwnam(USER)
     with tempfile.TemporaryDirectory(prefix="xmem-ordinary-", dir="/var/tmp") as folder:
         python = _python(Path(folder, "ours"), Path(sys.executable), checkout)

@@ -86,8 +86,8 @@ def _python(folder: Path, like: Path, *more: Path) -> Path:
     return folder / "bin" / "python"
 
 
-@pytest.fixture
-def users(cluster: Cluster, job_python: Path) -> Iterator[list[User]]:
+def need_other_users() -> None:
+    """Skip a test that becomes other users where that cannot be."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     shown = subprocess.run(
         [SYSTEM_PYTHON, "--version"], capture_output=True, text=True, check=False
@@ -96,6 +96,11 @@ def users(cluster: Cluster, job_python: Path) -> Iterator[list[User]]:
         pytest.skip(
             f"becomes other users, whose {SYSTEM_PYTHON} must be a Python {version}: needs root"
         )
+
+
+@pytest.fixture
+def users(cluster: Cluster, job_python: Path) -> Iterator[list[User]]:
+    need_other_users()
     with tempfile.TemporaryDirectory(prefix="xmem-users-", dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         yield [User(name, Path(folder, name), cluster, job_python) for name in NAMES]

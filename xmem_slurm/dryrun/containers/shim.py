@@ -123,7 +123,7 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
             image = _inspected(podman, start.image, environ, runtime.remedy.format(name=name))
             config = image.get("Config") or {}
             path = _path_of(config)
-            if image["GraphDriver"]["Name"] == "vfs":
+            if (image.get("GraphDriver") or {}).get("Name") == "vfs":
                 folder = _said_by([*podman, "image", "mount", start.image], environ).strip()
                 root = layout.laid_over(Path(folder), run / IMAGE, folders, environ)
                 start = command_line.of_root(start, config, str(root))
