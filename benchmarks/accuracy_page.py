@@ -212,10 +212,8 @@ def page() -> str:
         FileNotFoundError: benchmarks/data lacks a file.
     """
     rows = published_rows.read(DATA / "published_runs.csv")
-    results, with_plans = (
-        published_dry_runs.load(RESULTS),
-        published_dry_runs.load(cudnn_bounds.PLANS),
-    )
+    results = published_dry_runs.load(RESULTS)
+    with_plans = published_dry_runs.load(cudnn_bounds.PLANS)
     scores = tables(rows, results)
     found = residuals(rows, results)
     held = promise(rows, results)

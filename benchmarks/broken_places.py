@@ -55,9 +55,8 @@ class Case(NamedTuple):
 
 
 def _write(name: str, text: str) -> Callable[[Path], object]:
-    return lambda tree: (
-        (tree / name).resolve(strict=True).write_text(text)
-    )  # one that is gone would break nothing
+    # one that is gone would break nothing
+    return lambda tree: (tree / name).resolve(strict=True).write_text(text)
 
 
 def _half(name: str) -> Callable[[Path], object]:

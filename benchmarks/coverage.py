@@ -296,9 +296,8 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
         commit, datetime.now(UTC).date().isoformat(), round(time.monotonic() - began, 1)
     )
     if found.returncode:
-        why = re.split(r"^xmem-slurm: ", found.stderr.strip(), flags=re.MULTILINE)[
-            -1
-        ]  # it may have had to wait
+        # it may have had to wait
+        why = re.split(r"^xmem-slurm: ", found.stderr.strip(), flags=re.MULTILINE)[-1]
         return replace(
             result, why_not=why.replace(str(top), "").replace(str(python.parents[1]), "")
         )

@@ -265,10 +265,8 @@ def main() -> None:
                             words, parent, environ | ({"XMEM_OFF": "1"} if off else {}), beside
                         )
                         wanted = 0 if off else size
-                        crowd.recorded, crowd.cpu_seconds = (
-                            recorded(audit, before, wanted),
-                            spent() - started,
-                        )
+                        crowd.recorded = recorded(audit, before, wanted)
+                        crowd.cpu_seconds = spent() - started
                         without = crowd.lost if off else without
                         fine &= crowd.is_whole or (restarted and crowd.lost <= without)
                         fine &= crowd.at_once <= most and crowd.recorded == wanted

@@ -216,10 +216,8 @@ def questions(count: int) -> list[dict[str, int]]:
     found: list[dict[str, int]] = []
     while len(found) < count:
         sizes = USUAL if dice.random() < 0.6 else range(1, 1100)
-        cell, kind = (
-            dice.choice((RELU, TANH, LSTM, LSTM, LSTM, GRU, GRU)),
-            dice.choice((FLOAT, FLOAT, HALF, BFLOAT16)),
-        )
+        cell = dice.choice((RELU, TANH, LSTM, LSTM, LSTM, GRU, GRU))
+        kind = dice.choice((FLOAT, FLOAT, HALF, BFLOAT16))
         hidden = dice.choice(sizes)
         projected = cell == LSTM and hidden > 1 and dice.random() < 0.08
         found.append(

@@ -78,10 +78,8 @@ def main() -> None:
         name = " ".join(word.lstrip("-") for word in job[1:])
         if arguments.only not in name:
             continue
-        device, profile = (
-            peak(arguments.python, job, "device"),
-            peak(arguments.python, job, "profile"),
-        )
+        device = peak(arguments.python, job, "device")
+        profile = peak(arguments.python, job, "profile")
         if isinstance(device, str) or isinstance(profile, str):
             print(f"{name:58} {device if isinstance(device, str) else profile}")
             continue

@@ -134,9 +134,8 @@ def of_sbatch(cluster: Cluster, site_file: Path, rounds: int) -> list[str]:
     for name, (script, said) in CASES.items():
         site_file.write_text(f"{site}{FILTER}{said}", encoding="utf-8")
         taken: dict[str, list[float]] = {"plain": [], "filtered": []}
-        for index in range(
-            rounds + 1
-        ):  # the first fills the page cache, and runs dry what is to be known
+        # the first fills the page cache, and runs dry what is to be known
+        for index in range(rounds + 1):
             for way, environ in (("plain", cluster.plain), ("filtered", cluster.environ)):
                 took = cluster.seconds(site_file.parent / "jobs" / script, environ)
                 taken[way] += [1000 * took] if index else []

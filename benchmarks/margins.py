@@ -193,10 +193,8 @@ def text(found: Sequence[Residual]) -> str:
         if kind is None:
             continue
         unseen, capabilities = map(_strings, (kind.unseen, kind.capabilities))
-        sources, dates = (
-            sorted({each.source for each in members}),
-            sorted({each.date for each in members}),
-        )
+        sources = sorted({each.source for each in members})
+        dates = sorted({each.date for each in members})
         versions = " and ".join(sorted({each.torch for each in members}))
         lines += [f"# Runs in which {name}.", "[[measured]]", f"unseen = {unseen}"]
         lines += [f"capabilities = {capabilities}"]

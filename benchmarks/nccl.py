@@ -81,10 +81,8 @@ def text(found: Sequence[Row]) -> str:
     """Return the file's text."""
     lines = [HEAD]
     for entry, group in entries(found):
-        logs, most = (
-            sum(int(row["logs"]) for row in group),
-            max(int(row["most_mib"]) for row in group),
-        )
+        logs = sum(int(row["logs"]) for row in group)
+        most = max(int(row["most_mib"]) for row in group)
         lines += _table(
             entry,
             f"{logs} logs of KellerJordan/modded-nanogpt: nvidia-smi shows at most {most} MiB",

@@ -152,10 +152,8 @@ def dry_run(row: Row, python: str, torch: str, engine: str = "device") -> Result
     name, gpu = gpus.named(row.gpu, row.total_bytes) or (None, None)
 
     def result(**found: object) -> Result:
-        seconds, date = (
-            round(time.monotonic() - started, 2),
-            time.strftime("%Y-%m-%d", time.gmtime()),
-        )
+        seconds = round(time.monotonic() - started, 2)
+        date = time.strftime("%Y-%m-%d", time.gmtime())
         return Result(row.key, date, torch, __version__, name, seconds, engine=engine, **found)  # type: ignore[arg-type]
 
     if gpu is None:

@@ -134,9 +134,8 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
 
 
 def _margin_bytes(row: Row, result: Result) -> int:
-    known = {
-        each.code for each in Doubt
-    }  # what was a doubt when the result was made may be none today
+    # what was a doubt when the result was made may be none today
+    known = {each.code for each in Doubt}
     margin = estimate.margin_of(
         map(Doubt.of, known & {*result.doubts}), gpus.capability(row.gpu, row.total_bytes)
     )

@@ -114,9 +114,8 @@ def main() -> None:
         environ = os.environ | lab.environment(parent / "lab") | own
         environ |= {"XMEM_SITE": str(SITE), "TMPDIR": f"{folder}/tmp"}
         try:
-            peace = [
-                submit(Order("first", "USR1", 600), parent, environ)
-            ]  # it builds the stand-ins
+            # it builds the stand-ins
+            peace = [submit(Order("first", "USR1", 600), parent, environ)]
             began = time.monotonic()
             peace.append(submit(Order("second", "USR1", 600), parent, environ))
             longest = (time.monotonic() - began) * asked.at_once

@@ -117,11 +117,9 @@ def _sequence_parallel(model: Decoder, row: Row, tokens: int) -> Iterable[Collec
     """
     if row.tp == 1:
         return
-    size, nodes, count = (
-        2 * tokens * model.hidden,
-        -(-row.tp // P5_GPUS),
-        model.layers * row.accumulation,
-    )
+    size = 2 * tokens * model.hidden
+    nodes = -(-row.tp // P5_GPUS)
+    count = model.layers * row.accumulation
     yield Collective("all_gather", size, row.tp, nodes, 6 * count)
     yield Collective("reduce_scatter", size, row.tp, nodes, 4 * count)
 

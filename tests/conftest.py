@@ -64,9 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     other workers, too."""
     if config.getoption("rotate"):
         config.pluginmanager.register(rotation.Rotation(), "rotation")
-    os.environ["SLURM_CONF"] = (
-        f"/tmp/no-cluster-{os.getpid()}"  # a line of its own for its dry runs, a worker's, too
-    )
+    # a line of its own for its dry runs, a worker's, too
+    os.environ["SLURM_CONF"] = f"/tmp/no-cluster-{os.getpid()}"
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -232,10 +231,8 @@ def accounts() -> Iterator[Cluster]:
 def own_cache(folder: Path) -> dict[str, str]:
     """Return the variable for a cache of its own in a folder, with the stand-ins that earlier tests
     built."""
-    built, own = (
-        own_files.cache_folder("device"),
-        folder / "cache" / "xmem-slurm" / "device",
-    )
+    built = own_files.cache_folder("device")
+    own = folder / "cache" / "xmem-slurm" / "device"
     if built.is_dir():
         shutil.copytree(built, own, ignore=shutil.ignore_patterns("making", ".*"))
     return {"XDG_CACHE_HOME": str(folder / "cache")}

@@ -180,9 +180,8 @@ def _number(
             requests.append((size, streams.setdefault(stream, len(streams))))
         elif action in ("moved_from", "moved_to"):
             _move(action, address, live, moving)
-        elif (
-            address in live and action == "free_requested" and live[address] not in freed_at
-        ):  # once for each
+        elif address in live and action == "free_requested" and live[address] not in freed_at:
+            # once for each
             freed_at[live[address]] = len(requests)
             events.append(Event(Op.FREE_REQUESTED, live[address]))
         elif address in live and action == "free_completed":

@@ -177,10 +177,8 @@ def size(run: Run, pythons: Mapping[str, str]) -> list[Result]:
     started, release = time.monotonic(), nearest(run.torch, pythons)
 
     def result(row: Row, **found: object) -> Result:
-        seconds, date = (
-            round(time.monotonic() - started, 2),
-            time.strftime("%Y-%m-%d", time.gmtime()),
-        )
+        seconds = round(time.monotonic() - started, 2)
+        date = time.strftime("%Y-%m-%d", time.gmtime())
         about = (
             row.key,
             row.source,

@@ -60,10 +60,8 @@ def loss_of(config: dict, model: torch.nn.Module, tokens: int | None) -> torch.T
     if tokens is not None:
         text = torch.randint(0, tokens, (batch, size)).to("cuda")
         return model(input_ids=text, labels=text).loss
-    images, labels = (
-        torch.randn(batch, 3, size, size).to("cuda"),
-        torch.randint(0, 1000, (batch,)).to("cuda"),
-    )
+    images = torch.randn(batch, 3, size, size).to("cuda")
+    labels = torch.randint(0, 1000, (batch,)).to("cuda")
     if config["channels_last"]:
         images = images.to(memory_format=torch.channels_last)
     return torch.nn.functional.cross_entropy(model(images), labels)

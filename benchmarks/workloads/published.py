@@ -39,10 +39,8 @@ def train_images(
     optimizer = optimizer_class(model.parameters(), lr=1e-3)
     criterion = torch.nn.CrossEntropyLoss()
     for _ in range(IMAGE_STEPS):
-        inputs, labels = (
-            torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE),
-            torch.randint(0, 10, (batch_size,)),
-        )
+        inputs = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
+        labels = torch.randint(0, 10, (batch_size,))
         if zero_grad_mode == 0:
             optimizer.zero_grad()
         inputs, labels = inputs.to(device), labels.to(device)

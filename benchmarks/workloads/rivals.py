@@ -78,9 +78,8 @@ def ask(run):
 
     def optimizer_class(*args, **kwargs):
         optimizers.append(getattr(torch.optim, run["optimizer"])(*args, **kwargs))
-        optimizers[-1].register_step_post_hook(
-            lambda *_: tracker.reset_mod_stats()
-        )  # it wants that of who goes on
+        # it wants that of who goes on
+        optimizers[-1].register_step_post_hook(lambda *_: tracker.reset_mod_stats())
         return optimizers[-1]
 
     model = build(run["model"], as_xmem=True)
@@ -128,9 +127,8 @@ def ask(run):
 
 def main():
     published.IMAGE_STEPS = published.TEXT_STEPS = 2  # the second one is whole
-    torch.__future__.set_swap_module_params_on_conversion(
-        True
-    )  # a fake tensor's device is no part of its data
+    # a fake tensor's device is no part of its data
+    torch.__future__.set_swap_module_params_on_conversion(True)
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()

@@ -34,10 +34,8 @@ def mlp() -> Job:
     model = torch.nn.Sequential(*itertools.chain.from_iterable(layers)).to("cuda")
 
     def loss() -> torch.Tensor:
-        rows, wanted = (
-            torch.randn(ROWS, WIDTH, device="cuda"),
-            torch.randn(ROWS, WIDTH, device="cuda"),
-        )
+        rows = torch.randn(ROWS, WIDTH, device="cuda")
+        wanted = torch.randn(ROWS, WIDTH, device="cuda")
         return torch.nn.functional.mse_loss(model(rows), wanted)
 
     return model, loss

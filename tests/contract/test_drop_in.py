@@ -402,9 +402,8 @@ def test_a_forced_estimate_keeps_the_record_close(place: Place) -> None:
     )
     expected = script.replace("#XMEM nothing-we-know\n", "").replace("h200", "l4")
     assert kept.replace(record, "") == expected
-    (theirs,) = place.submit(
-        ["sbatch", "-H", "odd.sh", "--xmem-not-ours", "a b"]
-    ).jobs  # newer releases show no words
+    # newer releases show no words
+    (theirs,) = place.submit(["sbatch", "-H", "odd.sh", "--xmem-not-ours", "a b"]).jobs
     assert shown["Command"].partition(" ")[2] == theirs["Command"].partition(" ")[2]
     assert shown["JobName"] == "odd.sh"
     assert shown["WorkDir"] == str(place.folder)

@@ -99,9 +99,8 @@ def sbatch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbatch]:
     site = Site.model_validate(
         tomllib.loads((resources.tree("site-config") / "example.toml").read_text())
     )
-    with tempfile.TemporaryDirectory(
-        prefix="xl", dir="/tmp"
-    ) as parent:  # sockets need a short path
+    # sockets need a short path
+    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
         Path(parent).chmod(0o755)
         running = lab.up(site, Path(parent, "lab"))
         try:
@@ -267,9 +266,8 @@ def test_odd_jobs_are_read_alike(
         return
     lists = listed(said)
     request = Submission(argv, environ, script).request
-    if len(lists) < len(
-        request.components
-    ):  # sbatch stops at a component whose values do not go together
+    # sbatch stops at a component whose values do not go together
+    if len(lists) < len(request.components):
         assert re.search(
             "[Ii]nvalid|invalid|must be|realistic", said.rpartition("defined options")[2]
         ), said

@@ -70,9 +70,8 @@ def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
     think it is."""
     traces, script = folder / "traces", folder / "train.py"
     traces.mkdir(exist_ok=True)
-    written = list[
-        Path
-    ]()  # run after run: by their names alone process 10000 would come before process 9999
+    # run after run: by their names alone process 10000 would come before process 9999
+    written = list[Path]()
 
     def run(
         code: str,

@@ -84,9 +84,8 @@ class Rotation:
     """Leaves out what is slow and not due."""
 
     def __init__(self) -> None:
-        os.environ.setdefault(
-            DAY, str(int(time.time() // 86400))
-        )  # one day for all workers, also past midnight
+        # one day for all workers, also past midnight
+        os.environ.setdefault(DAY, str(int(time.time() // 86400)))
         self.day = int(os.environ[DAY])
         self.base = base()
         self.left_out = 0
@@ -106,10 +105,8 @@ class Rotation:
         if mark is None:
             return True
         own = item.nodeid.partition("::")[0]
-        every, name = (
-            mark.kwargs.get("every", DAYS),
-            own if mark.kwargs.get("as_one") else item.nodeid,
-        )
+        every = mark.kwargs.get("every", DAYS)
+        name = own if mark.kwargs.get("as_one") else item.nodeid
         return is_due(name, every, self.day) or is_touched(own, mark.kwargs["covers"], files)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -105,9 +105,8 @@ def warm_torch():
     build = [*json.loads(os.environ["XMEM_DEVICE_BUILD"]), folder]
     built = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     BUILT.append(built)
-    for name in sorted(
-        os.listdir(built), key=lambda name: ("libcudart" not in name, name)
-    ):  # as the probe does it
+    # as the probe does it
+    for name in sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name)):
         if ".so" in name:
             ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL)
     for name in IMPORTED:
@@ -194,9 +193,8 @@ def become(request, descriptors, kept):
     os.environ.clear()
     os.environ.update(request["environ"])
     ctypes.CDLL(None).xmem_configure()  # what the stand-ins read as they were loaded
-    if (
-        "XMEM_DEVICE_BUILD" in os.environ
-    ):  # those that are mapped, not a second copy, which would see nothing
+    # those that are mapped, not a second copy, which would see nothing
+    if "XMEM_DEVICE_BUILD" in os.environ:
         os.environ["XMEM_DEVICE_BUILD"] = json.dumps(["sh", "-c", "echo " + shlex.quote(BUILT[0])])
     os.chdir(request["cwd"])
     sys.orig_argv = [sys.executable, *request["argv"]]

@@ -240,9 +240,8 @@ def test_the_recorded_run_of_gpt2_is_read_whole() -> None:
     found = trace_file.read(GPT2)
     parameters = sum(a.size for a in found.allocations if a.category is Category.PARAM)
     assert found.steps == 3
-    assert (
-        parameters == 4 * 124_439_808
-    )  # GPT-2 small's parameters in fp32, the tied head counted once
+    # GPT-2 small's parameters in fp32, the tied head counted once
+    assert parameters == 4 * 124_439_808
     live = peak = 0
     for event in found.events:
         size = found.allocations[event.allocation].size

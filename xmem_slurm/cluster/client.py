@@ -76,9 +76,8 @@ def find_sbatch(environ: Mapping[str, str]) -> Path:
     ]
     places = [str(program) for program in programs]
     for program in programs[places.index(tried) + 1 if tried in places else 0 :]:
-        if _is_program(program) and _OURS not in _head(
-            program
-        ):  # a site may install us as `sbatch` before it
+        # a site may install us as `sbatch` before it
+        if _is_program(program) and _OURS not in _head(program):
             return program
     raise SlurmError(
         f"{NO_SBATCH}; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path"

@@ -142,9 +142,8 @@ def _tell_who_waits(place: socket.socket, seconds: float) -> None:
     """Tell who waits for a place, before it is free, for how long there was no turn."""
     place.setblocking(False)
     with suppress(OSError):  # nobody is left, or one has gone
-        for _ in range(
-            socket.SOMAXCONN
-        ):  # so many stand in line at the most; whoever comes later is not waited for
+        # so many stand in line at the most; whoever comes later is not waited for
+        for _ in range(socket.SOMAXCONN):
             with place.accept()[0] as end:
                 end.send(f"{seconds:.0f}".encode())
 

@@ -86,9 +86,8 @@ def serving(folder: Path) -> Iterator[Building]:
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX) as listening:
         try:
-            listening.bind(
-                f"/proc/self/fd/{place}/{SOCKET}"
-            )  # the path of a socket has 107 bytes at most
+            # the path of a socket has 107 bytes at most
+            listening.bind(f"/proc/self/fd/{place}/{SOCKET}")
         finally:
             os.close(place)
         listening.listen(64)
@@ -96,9 +95,8 @@ def serving(folder: Path) -> Iterator[Building]:
     try:
         yield building
     finally:
-        with suppress(
-            ProcessLookupError
-        ):  # its compilers are in its group; it may not have made one yet
+        # its compilers are in its group; it may not have made one yet
+        with suppress(ProcessLookupError):
             os.killpg(server, signal.SIGKILL)
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
@@ -194,9 +192,8 @@ def _read_there(place: tuple[int, int], torch: Path, cudnn: Path | None) -> need
         answer = json.loads(text)
         if "error" in answer:
             raise DeviceBuildError(str(answer["error"]))
-        return _NEEDS.validate_python(
-            answer["needs"]
-        )  # another process than ours may have written it
+        # another process than ours may have written it
+        return _NEEDS.validate_python(answer["needs"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DeviceBuildError(f"torch in {torch}: its files could not be read") from error
 

@@ -139,9 +139,8 @@ def _restored(record: StoredRecord, budget: Budget) -> DryRunResult | None:
         return None
     rests_on = [Evidence(*fields) for fields in json.loads(record.part(_RESTS_ON))]
     files = _as_they_are([trace.File(*fields) for fields in json.loads(record.part(_FILES))])
-    if not evidence.unchanged(
-        rests_on
-    ):  # after their times were taken: what changes meanwhile is seen later
+    # after their times were taken: what changes meanwhile is seen later
+    if not evidence.unchanged(rests_on):
         return None
     return _with_files(result_from_json(record.part(_RESULT), "a kept dry run"), files)
 

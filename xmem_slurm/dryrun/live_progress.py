@@ -55,9 +55,8 @@ class Heard:
         place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as ear:
             try:
-                ear.bind(
-                    f"/proc/self/fd/{place}/{SOCKET}"
-                )  # the path of a socket has 107 bytes at most
+                # the path of a socket has 107 bytes at most
+                ear.bind(f"/proc/self/fd/{place}/{SOCKET}")
             finally:
                 os.close(place)
             self._words, self._ear = "starting", ear

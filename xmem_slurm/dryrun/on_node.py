@@ -19,9 +19,8 @@ def main() -> None:
     standard output.
     """
     with signals.clearing_up():
-        sys.stdout.write(
-            f"\n{answer(sys.stdin.read())}\n"
-        )  # a site's prolog may have printed something
+        # a site's prolog may have printed something
+        sys.stdout.write(f"\n{answer(sys.stdin.read())}\n")
 
 
 def task() -> None:

@@ -84,9 +84,8 @@ def ask(find: Callable[[Tell], Answer], process: int, until: float, tell: Tell) 
 def _find(find: Callable[[Tell], Answer], write_end: int) -> NoReturn:
     """Be the process of its own."""
     try:
-        os.setpgid(
-            0, 0
-        )  # no session of its own: there, what is nice is so to nobody else (sched(7), autogroup)
+        # no session of its own: there, what is nice is so to nobody else (sched(7), autogroup)
+        os.setpgid(0, 0)
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(nothing, descriptor)

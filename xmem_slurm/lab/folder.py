@@ -59,9 +59,8 @@ def claim(folder: Path) -> Iterator[None]:
         try:
             if not folder.exists():
                 folder.mkdir()
-                folder.chmod(
-                    0o755
-                )  # whatever the umask: a job's user and munge's clients must get in
+                # whatever the umask: a job's user and munge's clients must get in
+                folder.chmod(0o755)
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileExistsError:
             continue

@@ -114,6 +114,5 @@ def _strings(values: Iterable[str]) -> str:
 
 
 def _string(value: str) -> str:
-    return json.dumps(
-        value, ensure_ascii=False
-    )  # what can be shown (`fields.name`) is TOML so, too
+    # what can be shown (`fields.name`) is TOML so, too
+    return json.dumps(value, ensure_ascii=False)

@@ -156,9 +156,8 @@ class Space:
         """
         parts = count // tensor
         for method in self.methods:
-            if not trainer.can_be(method, parts) or (
-                tensor > 1 and method.name == "ddp"
-            ):  # DDP wants all ranks alike
+            # DDP wants all ranks alike
+            if not trainer.can_be(method, parts) or (tensor > 1 and method.name == "ddp"):
                 continue
             if not method.is_hybrid:
                 yield method, parts if method.shards else 1

@@ -182,9 +182,8 @@ class _Recorder:
         if threading.current_thread() is threading.main_thread():
             self.failed = self.out_of_memory = False
             if code not in (None, 0):
-                self.fail(
-                    sys.exc_info()[1]
-                )  # who leaves while handling an error leaves for that (Hydra does)
+                # who leaves while handling an error leaves for that (Hydra does)
+                self.fail(sys.exc_info()[1])
 
     def run(self) -> None:
         """Write the first line, and look at the counters until the process ends: in the thread."""
@@ -231,9 +230,8 @@ class _Recorder:
             return
         error = sys.exc_info()[1]  # a worker of multiprocessing ends inside of what it ends by
         if error is None:
-            error = getattr(
-                sys, "last_value", None
-            )  # uncaught: Python notes it before it calls any excepthook
+            # uncaught: Python notes it before it calls any excepthook
+            error = getattr(sys, "last_value", None)
         if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.fail(error)
         self.ending.set()

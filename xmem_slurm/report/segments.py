@@ -78,9 +78,8 @@ def segment_map(trace: Trace, event: int) -> SegmentMap:
     """
     run = Run(trace)
     run.to_event(event)
-    live = {
-        block: number for number, block in run.blocks.items() if block.allocated
-    }  # of several the last has it
+    # of several the last has it
+    live = {block: number for number, block in run.blocks.items() if block.allocated}
     category = {
         block.ptr: trace.allocations[number].category.value for block, number in live.items()
     }

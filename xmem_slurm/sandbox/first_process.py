@@ -163,9 +163,8 @@ def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoRe
     when told to.
     """
     os.setsid()
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # where it is ignored, there is nothing to wait for
+    # where it is ignored, there is nothing to wait for
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # or /proc/self/uid_map is root's
     if command.group is None:
         limits = command.limits
@@ -215,24 +214,21 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
-    Path("/proc/self/oom_score_adj").write_bytes(
-        _FIRST_TO_GO
-    )  # the command's, too; its own /proc may be read-only
+    # the command's, too; its own /proc may be read-only
+    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)
     group = cgroup.Opened(command.group)
     handed_out = (
         None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     )
     with suppress(OSError):  # where the user's own limit and the watch have to do
-        linux.bound_processes(
-            2 * command.limits.processes
-        )  # twice, so that the watch sees the limit passed
+        # twice, so that the watch sees the limit passed
+        linux.bound_processes(2 * command.limits.processes)
     with suppress(OSError):
         linux.bound_shared_memory(2 * command.limits.memory_bytes)
     unseen = watch.Unseen(linux.bound_sockets())
     own_users = None if plan.user_namespace else _own_users()
-    with suppress(
-        OSError
-    ):  # the command is number 2 for anybody, as scripts are told (SLURM_TASK_PID)
+    # the command is number 2 for anybody, as scripts are told (SLURM_TASK_PID)
+    with suppress(OSError):
         _LAST_NUMBER.write_text("1")
     if plan.user_namespace:
         with suppress(OSError):
@@ -248,9 +244,8 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     if child == 0:
         group.join()
         _become(command, plan, own_users)
-    linux.prctl(
-        linux.PR_SET_DUMPABLE, 0
-    )  # the command, the same user, may not reach into this process
+    # the command, the same user, may not reach into this process
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
     report = tending.until_the_end()
@@ -336,9 +331,8 @@ class _Tending:
         self.group = group
         self.unseen = unseen
         self.killed_before = _killed_for_memory()
-        self.own_number = int(
-            str(Path("/proc/self").readlink())
-        )  # not 1 where /proc is the one outside
+        # not 1 where /proc is the one outside
+        self.own_number = int(str(Path("/proc/self").readlink()))
         self.code: int | None = None
         self.peak = 0
         self.progress = progress.Progress()
@@ -509,9 +503,8 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        with suppress(
-            OSError
-        ):  # of 2 MiB of which a page is mapped all stays, and that page counts
+        # of 2 MiB of which a page is mapped all stays, and that page counts
+        with suppress(OSError):
             linux.prctl(linux.PR_SET_THP_DISABLE, 1)
         linux.leave_session_keyring()
         syscalls.give_up(namespaces=plan.containers)

@@ -97,9 +97,8 @@ def in_memory(mountinfo: Sequence[str]) -> list[tuple[str, Path]]:
 def _parse(line: str) -> Mount:
     fields = line.split(" ")
     kind = fields[fields.index("-", 6) + 1]
-    point = re.sub(
-        r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]
-    )  # a space is \040
+    # a space is \040
+    point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
     return Mount(int(fields[0]), int(fields[1]), Path(point), kind)
 
 

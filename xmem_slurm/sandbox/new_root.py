@@ -283,9 +283,8 @@ class _NewRoot:
                 self._take_over(folder, place, upper)
         for socket in self.plan.sockets:
             if socket.is_relative_to(folder) and self._open(folder, socket.parent, upper):
-                os.mknod(
-                    upper / socket.relative_to(folder), stat.S_IFCHR, os.makedev(0, 0)
-                )  # an overlay's "deleted"
+                # an overlay's "deleted"
+                os.mknod(upper / socket.relative_to(folder), stat.S_IFCHR, os.makedev(0, 0))
 
     def _open(self, folder: Path, place: Path, upper: Path) -> bool:
         """Make the folders from `folder` down to `place` in its upper layer; tell whether they are
@@ -329,9 +328,8 @@ class _NewRoot:
         for name in (*DEVICES, *(["fuse"] if self.plan.fuse and _old(FUSE).exists() else [])):
             (dev / name).touch()
             _bind(_old(Path("/dev", name)), dev / name, read_only=True, devices=True)
-        os.mknod(
-            dev / "tty", stat.S_IFSOCK | 0o666
-        )  # to open a socket's name is the error of having no terminal
+        # to open a socket's name is the error of having no terminal
+        os.mknod(dev / "tty", stat.S_IFSOCK | 0o666)
         for name, target in {
             "fd": "fd",
             "stdin": "fd/0",

@@ -183,9 +183,8 @@ def _of_the_dead() -> float:
 
 def _cpu_seconds(number: int) -> float:
     """Return a process's CPU seconds, those of the dead that it waited for included."""
-    return (
-        sum(map(int, _stat(Path(f"/proc/{number}"))[11:15])) / _TICKS
-    )  # utime, stime, cutime, cstime
+    # utime, stime, cutime, cstime
+    return sum(map(int, _stat(Path(f"/proc/{number}"))[11:15])) / _TICKS
 
 
 def _threads(number: int) -> Iterator[Thread]:

@@ -167,9 +167,8 @@ def _plan(
     place on disk.
     """
     mounted = mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
-    silent = answering.silent(
-        mounted, new_root.PSEUDO_FILE_SYSTEMS
-    )  # before anything else looks at one
+    # before anything else looks at one
+    silent = answering.silent(mounted, new_root.PSEUDO_FILE_SYSTEMS)
     for place in (cwd, Path(environ.get("HOME", "/")), *show):
         hangs = mounts.within(place, silent)
         if hangs is not None:

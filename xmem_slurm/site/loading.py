@@ -165,9 +165,8 @@ def _mended(content: dict[str, Any]) -> tuple[Site | None, set[str]]:
             ):
                 tables[-1][last] = _STAND_INS[last]
                 continue
-            while tables and not (
-                isinstance(tables[-1], list) or path[-1] in tables[-1]
-            ):  # it is missing: all of it goes
+            # it is missing: all of it goes
+            while tables and not (isinstance(tables[-1], list) or path[-1] in tables[-1]):
                 path.pop()
                 tables.pop()
             if not tables:

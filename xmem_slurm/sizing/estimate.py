@@ -241,9 +241,8 @@ def estimate(
             raise NoEstimate(words, fails=cannot_run(words))
     ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
-        failed = [
-            (trace.lived[1], trace.error) for trace in traces if trace.error
-        ]  # a launcher ends after its workers
+        # a launcher ends after its workers
+        failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]
         raise NoEstimate(
             f"{min(failed)[1]}{_after_set_up(traces)}" if failed else "no process used GPU memory"
         )

@@ -114,9 +114,8 @@ def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submiss
     if setting is None or (
         isinstance(setting.place, Directive) and setting.place.component != edit.component
     ):
-        return _add(
-            job, edit, value, in_script=in_script
-        )  # what another component's lines say is carried over
+        # what another component's lines say is carried over
+        return _add(job, edit, value, in_script=in_script)
     if setting.value == (value or None):
         return job
     place = setting.place

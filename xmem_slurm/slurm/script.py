@@ -147,9 +147,8 @@ def parse(data: bytes, plugins: tuple[Option, ...] = ()) -> Script:
         ScriptError: a quote is not closed, or a word begins with ":": sbatch ends with an error
             there, too.
     """
-    lines: list[list[tuple[int, int, int]]] = [
-        []
-    ]  # per component: number, start of the words, end of the line
+    # per component: number, start of the words, end of the line
+    lines: list[list[tuple[int, int, int]]] = [[]]
     own_lines: list[OwnLine] = []
     number = start = 0
     while start < len(data):

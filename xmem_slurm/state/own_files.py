@@ -180,9 +180,8 @@ def _put_in_place(path: Path, content: bytes) -> Iterator[int]:
 
     if not path.parent.is_dir():  # else the error would name the file beside it
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
-    descriptor, part = tempfile.mkstemp(
-        prefix=f".{path.name[:100]}.", dir=path.parent
-    )  # private from the first byte
+    # private from the first byte
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

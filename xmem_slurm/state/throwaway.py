@@ -46,9 +46,8 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        with suppress(
-            OSError
-        ):  # a file system without locks: nobody else can take it for left over
+        # a file system without locks: nobody else can take it for left over
+        with suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_EX)
         if folder.exists():
             return folder, held

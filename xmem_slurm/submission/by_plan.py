@@ -77,9 +77,8 @@ def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWa
         fresh=wishes.fresh,
         array_tasks=wishes.array_tasks,
     )
-    if (
-        wishes.budget != wishes._field_defaults["budget"]
-    ):  # of many dry runs more is the default than of one
+    # of many dry runs more is the default than of one
+    if wishes.budget != wishes._field_defaults["budget"]:
         wanted = wanted._replace(seconds=wishes.budget)
     return wanted
 

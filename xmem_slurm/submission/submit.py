@@ -135,9 +135,8 @@ def _accepted(decision: Decision, sbatch: Path) -> Decision:
     """
     ready = _with_script_kept(decision.ready, decision.written)
     if ready != decision.written:
-        client.check_accepted(
-            sbatch, ready, by_file=_descriptor(ready) is None
-        )  # else it is read only once
+        # else it is read only once
+        client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)
     return decision._replace(ready=ready)
 
 

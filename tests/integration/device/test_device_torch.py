@@ -359,9 +359,8 @@ def test_recurrent_networks_fit_in_the_weights_buffer(run: Run) -> None:
     }
     assert {name: each[0] for name, each in seen["made"].items()} == shapes
     assert all(flat for _, flat, _ in seen["made"].values())
-    no_bias = (
-        3 * 2 * 3 * 512 * 4
-    )  # torch gives cuDNN room for both biases even where the module has none
+    # torch gives cuDNN room for both biases even where the module has none
+    no_bias = 3 * 2 * 3 * 512 * 4
     assert [spare for _, _, spare in seen["made"].values()] == [0, 0, no_bias, 0]
     assert seen["peak"] < 1e9
     assert "cudnn-rnn" in seen["codes"]
@@ -610,9 +609,8 @@ fully_shard(model)
 """
     seen = run(ONE_OF_MANY.replace("WRAP", wrap))
     assert "nccl" in seen["codes"]
-    assert (
-        seen["wrapped"] < 0.8 * seen["held"]
-    )  # an eighth of the parameters and of the gradients, and a batch
+    # an eighth of the parameters and of the gradients, and a batch
+    assert seen["wrapped"] < 0.8 * seen["held"]
 
 
 def test_each_kernel_has_the_architecture_that_torch_was_built_for(run: Run) -> None:

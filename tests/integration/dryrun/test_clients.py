@@ -175,9 +175,8 @@ def test_workers_of_dask_are_passed_on_at_once(
     (tmp_path / "scales.py").write_text(textwrap.dedent(scales))
     done = accounts.run(str(packages / "bin" / "python"), "scales.py", cwd=tmp_path, **environ)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
-    assert not (
-        tmp_path / "cache" / "xmem-slurm" / "estimates"
-    ).exists()  # no dry run, so no answer to keep
+    # no dry run, so no answer to keep
+    assert not (tmp_path / "cache" / "xmem-slurm" / "estimates").exists()
 
 
 def test_a_task_of_nextflow_is_submitted_by_a_script_without_a_name_of_its_own(

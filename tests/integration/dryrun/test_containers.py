@@ -358,9 +358,8 @@ def test_the_peak_is_the_same_inside(
     assert found["bytes"] == outside
     assert str(torch.job / "train.py") in found["files"]
     if program != "podman-hpc":  # a Python program of this machine
-        assert not [
-            each for each in found["files"] if each.startswith("/usr/lib/python3")
-        ]  # the image's own
+        # the image's own
+        assert not [each for each in found["files"] if each.startswith("/usr/lib/python3")]
 
 
 @pytest.mark.torch

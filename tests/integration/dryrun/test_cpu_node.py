@@ -133,10 +133,8 @@ def test_the_job_goes_as_written_where_the_step_does_not_answer(login: Login, fa
     table, more, holder = STEP + "wait_seconds = 1\n", {}, None
     expected = "the dry run in partition cpu: "
     if fault == "no such partition":
-        table, expected = (
-            table.replace('"cpu"', '"nowhere"'),
-            "partition nowhere: .*[Ii]nvalid partition",
-        )
+        table = table.replace('"cpu"', '"nowhere"')
+        expected = "partition nowhere: .*[Ii]nvalid partition"
     elif fault == "the partition is full":
         holder = login.cluster.slurm(
             "sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600"
@@ -215,12 +213,10 @@ def test_the_points_of_a_sweep_run_dry_as_one_array_job(login: Login) -> None:
 def test_a_sweep_whose_array_does_not_run_asks_for_the_largest_gpu(
     login: Login, fault: str
 ) -> None:
-    table, told, path, holder = (
-        f"{STEP}wait_seconds = 1\nseconds = 1\n",
-        "",
-        login.environ["PATH"],
-        "",
-    )
+    table = f"{STEP}wait_seconds = 1\nseconds = 1\n"
+    told = ""
+    path = login.environ["PATH"]
+    holder = ""
     if fault == "no such partition":
         table, told = table.replace('"cpu"', '"nowhere"'), "partition nowhere: .*nvalid partition"
     elif fault == "the partition is full":

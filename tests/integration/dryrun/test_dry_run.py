@@ -318,9 +318,8 @@ def test_slurm_s_variables_are_those_of_a_real_job(
         ["sbatch", "-W", "-o", "/dev/null", *options, "job.sh"], env=cluster.environ, check=True
     )
     found = dict(entry.partition("=")[::2] for entry in out.read_text().split("\0"))
-    real = {
-        name: value for name, value in found.items() if "PACK" not in name
-    }  # what came before HET (until 22.05)
+    # what came before HET (until 22.05)
+    real = {name: value for name, value in found.items() if "PACK" not in name}
     ours = from_submission(
         Submission((*options, "job.sh"), cluster.environ, script.encode())
     ).environ
@@ -556,9 +555,8 @@ def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
         {"PATH": f"{place.python.parent}:/usr/bin:/bin"},
         b"#!/bin/sh\npython train.py\n",
     )
-    gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(
-        update={"capability": "3.5"}
-    )  # of no release that is supported
+    # of no release that is supported
+    gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})
     (found,) = dispatch.one(sizing.on_one(job, [0], "k40", gpu, BUDGET), DryRuns()).values()
     assert re.match(
         r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_",

@@ -223,9 +223,8 @@ def test_where_its_python_is_gone_the_job_goes_as_it_was_written(how: str, copie
     elif how == "no interpreter":
         start.write_text(f"#!{copied}/gone/python\n{text}")
     else:
-        start.write_text(
-            f"#!{Path(sys.executable).resolve()}\n{text}"
-        )  # the Python that the environment was made of
+        # the Python that the environment was made of
+        start.write_text(f"#!{Path(sys.executable).resolve()}\n{text}")
     environ = {"PATH": f"{copied}:{copied}/real:{PATH}", "HOME": str(copied)}
     (copied / "sbatch").symlink_to("xsbatch")  # a site may have it so
 

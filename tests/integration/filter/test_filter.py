@@ -36,9 +36,8 @@ from xmem_slurm.site.loading import load_site
 pytestmark = pytest.mark.slurm
 
 SITE_FILE = resources.tree("site-config") / "examples" / "mig-and-shares.toml"
-SITE = SITE_FILE.read_text(encoding="utf-8").replace(
-    "[filter]", "[filter]\nseconds = 200"
-)  # busy machines
+# busy machines
+SITE = SITE_FILE.read_text(encoding="utf-8").replace("[filter]", "[filter]\nseconds = 200")
 H200 = "gres:gpu:h200:1"
 
 
@@ -420,12 +419,10 @@ def silent(filtered: Filtered, folder: Path) -> Iterator[Path]:
 def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     filtered: Filtered, folder: Path, silent: Path, place: str
 ) -> None:
-    site, change, program, environ = (
-        rewriting().replace("seconds = 200", "seconds = 3"),
-        str,
-        None,
-        {},
-    )
+    site = rewriting().replace("seconds = 200", "seconds = 3")
+    change = str
+    program = None
+    environ = {}
     if place == "our Python":
         program = [str(silent / "bin" / "python3"), "-I", "-c", hooks.START]
     elif place == "our package":

@@ -54,9 +54,8 @@ def test_what_a_job_used_is_what_was_predicted_and_the_hours_are_those_of_a_hand
 ) -> None:
     folder = job(tmp_path, job_python)
     first, _ = submitted(cluster, folder, "--xmem-summary")
-    second, told = submitted(
-        cluster, folder, "--xmem-record"
-    )  # it is known, and its prediction with it
+    # it is known, and its prediction with it
+    second, told = submitted(cluster, folder, "--xmem-record")
     assert "known since" in told
     for number in (first, second):
         assert "JobState=COMPLETED" in cluster.ended(number)
@@ -128,7 +127,6 @@ def test_a_retry_is_a_job_of_its_own_for_the_case_that_memory_ran_out(
     other, told = submitted(
         cluster, job(tmp_path / "fails", job_python, "exit 1\n"), "--xmem-retry=1"
     )
-    assert (
-        "submitted as written" in told
-    )  # its dry run failed, too: nothing was chosen that could be too small
+    # its dry run failed, too: nothing was chosen that could be too small
+    assert "submitted as written" in told
     assert "JobState=FAILED" in cluster.ended(other)

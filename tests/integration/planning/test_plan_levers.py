@@ -133,11 +133,9 @@ def alone(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Fou
 
 @pytest.fixture(scope="module")
 def together(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    folder, port, shown = (
-        tmp_path_factory.mktemp("together"),
-        free_port(),
-        stand_ins(trainer_python),
-    )
+    folder = tmp_path_factory.mktemp("together")
+    port = free_port()
+    shown = stand_ins(trainer_python)
     script = WITHOUT_PROBE + "import deepspeed" + UNCHECKED + UNPACKED + TRAIN
     command = [trainer_python, "-c", script, words(), folder / "out"]
     return [

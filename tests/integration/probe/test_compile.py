@@ -216,9 +216,8 @@ def test_what_is_allocated_is_what_real_kernels_and_their_launchers_ask_for(
             f"Triton's own driver is C that is compiled as the job runs, and there is no {header}"
         )
     real = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", REAL_KERNELS))
-    steps = min(
-        compiled.marks[-1].allocations, real.marks[-1].allocations
-    )  # how many are run depends on the clock
+    # how many are run depends on the clock
+    steps = min(compiled.marks[-1].allocations, real.marks[-1].allocations)
     assert steps > 10
     assert compiled.allocations[:steps] == real.allocations[:steps]
     assert compiled.recorded == real.recorded
@@ -253,9 +252,8 @@ def test_a_kernel_of_the_job_is_autotuned_with_the_buffer_of_a_real_benchmark(
     triton_python: Path, tmp_path: Path
 ) -> None:
     trace = dry_run(tmp_path, triton_python, KERNEL)
-    assert 256 * MIB in {
-        allocation.size for allocation in trace.allocations
-    }  # triton/testing.py, do_bench
+    # triton/testing.py, do_bench
+    assert 256 * MIB in {allocation.size for allocation in trace.allocations}
 
 
 def test_without_triton_graphs_run_as_they_are_and_the_estimate_says_so(

@@ -71,9 +71,8 @@ def test_what_torchvision_downloads(
     assert trace.error is None
     assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-data"] == [title]
     assert f"{title} is not on this machine" in seen_words(trace)
-    assert not any(
-        title in reason for reason in estimate([trace], "h200", H200).reasons
-    )  # its shapes are published
+    # its shapes are published
+    assert not any(title in reason for reason in estimate([trace], "h200", H200).reasons)
     assert not (tmp_path / "data").exists()
 
 

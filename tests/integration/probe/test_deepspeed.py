@@ -121,11 +121,9 @@ def alone(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Fou
 def together(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of four processes says that meet through torch's own TCPStore, without the
     probe."""
-    folder, port, shown = (
-        tmp_path_factory.mktemp("together"),
-        free_port(),
-        stand_ins(trainer_python),
-    )
+    folder = tmp_path_factory.mktemp("together")
+    port = free_port()
+    shown = stand_ins(trainer_python)
     command = [trainer_python, "-c", WITHOUT_PROBE + TRAIN + UNCHECKED + MEASURED]
     return [
         output(each)
@@ -148,9 +146,8 @@ def test_a_job_is_estimated(launcher: str, trainer_python: Path, tmp_path: Path)
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
     environ = {"HOME": str(tmp_path), "PATH": f"{trainer_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
-    order = DryRunOrder.of(
-        job, H100, Budget(seconds=120)
-    )  # three quarters of it go by: the script has no end
+    # three quarters of it go by: the script has no end
+    order = DryRunOrder.of(job, H100, Budget(seconds=120))
     found = estimate(
         dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns()), "h100", H100
     )

@@ -297,9 +297,8 @@ def test_habits_of_scripts_do_not_disturb_it(run: Run, cold: Run, habit: str) ->
     assert (trace.state, trace.error) == ("exit", None)
     assert trace.steps >= 2
     assert trace.marks[-1].allocations <= len(trace.allocations)
-    assert [a.category for a in trace.allocations].count(
-        Category.OPT
-    ) == 4  # so the tags met their allocations
+    # so the tags met their allocations
+    assert [a.category for a in trace.allocations].count(Category.OPT) == 4
     assert exact(trace)
 
 
@@ -740,9 +739,8 @@ if __name__ == "__main__":
         step()
 """
     train = TRAIN
-    if (
-        method == "spawn"
-    ):  # the workers import this file again: nothing of it may touch the GPU there
+    # the workers import this file again: nothing of it may touch the GPU there
+    if method == "spawn":
         train = TRAIN.replace("\nmodel", "\nif __name__ == '__main__':\n  model").replace(
             "\noptimizer", "\n  optimizer"
         )

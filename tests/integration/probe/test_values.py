@@ -782,9 +782,8 @@ def test_both_ends_of_what_hangs_on_values_are_said(warm_python: Path, tmp_path:
     ).traces
     found = estimate(traces, "h200", H200)
     scores = 4096 * 1024
-    assert (
-        found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores
-    )  # selected values, two indices of each
+    # selected values, two indices of each
+    assert found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores
     (least,) = [doubt.detail for doubt in found.doubts if doubt.code == "value-shape-least"]
     assert float(least.removesuffix(" GiB")) * 2**30 < 10 * 4 * scores
     assert f"with nothing selected the peak would be {least}" in found.reasons

@@ -573,9 +573,8 @@ def test_what_a_signal_leaves_is_cleared_by_the_next_start(place: Path) -> None:
             process.send_signal(number)
             assert process.wait() == -number
         assert len(left()) == 1 + len(UNCATCHABLE)
-        wait_until(
-            lambda: start("exit 3").wait() == 1 and left() == {its_own}
-        )  # when their last processes are gone
+        # when their last processes are gone
+        wait_until(lambda: start("exit 3").wait() == 1 and left() == {its_own})
         assert (its_own / "slurm_script").is_file()
         alive.terminate()
         assert alive.wait() == -signal.SIGTERM

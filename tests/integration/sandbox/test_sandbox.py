@@ -539,9 +539,8 @@ def test_memory_is_limited(user: User, how: str) -> None:
     program = "import mmap, os, time\n" + FILL[how]
     outcome = user.run("", argv=[python(), "-c", program, user.marker])
     assert outcome["stopped"] == "memory"
-    held = (
-        user.number is None and cgroup.divisible() is not None
-    )  # by a group, which lets none pass the limit
+    # by a group, which lets none pass the limit
+    held = user.number is None and cgroup.divisible() is not None
     assert outcome["peak_memory_bytes"] > LIMITS["memory_bytes"] - held
 
 
@@ -854,9 +853,8 @@ def test_the_command_starts_clean(user: User) -> None:
         "/proc/self/status | cut -f2"
     )
     found = user.run(script)["output_tail"].split()
-    glibcs_own = (
-        0b11 << 31
-    )  # signals 32 and 33 are glibc's own; its posix_spawn, by which make starts us, ignores them
+    # signals 32 and 33 are glibc's own; its posix_spawn, by which make starts us, ignores them
+    glibcs_own = 0b11 << 31
     assert [int(word, 16) & ~glibcs_own for word in found if len(word) == 16] == [0] * 4
     assert sorted(word for word in found if len(word) < 16) == [
         "0",

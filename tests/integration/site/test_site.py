@@ -143,9 +143,8 @@ def test_a_python_that_does_not_start_the_filter_is_told_to_the_administrator(
     told = site(cluster, "check", "--folder", str(tmp_path))
     assert told.returncode == 2
     assert told.stdout.startswith("/nowhere/python: No such file or directory; the filter")
-    monkeypatch.setattr(
-        os, "geteuid", lambda: 1
-    )  # whether others can reach where these tests are is not asked here
+    # whether others can reach where these tests are is not asked here
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
     assert hooks.unusable(sys.executable) is None
 
 

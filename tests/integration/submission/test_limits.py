@@ -45,9 +45,8 @@ def limited() -> Iterator[Cluster]:
             cluster = Cluster(
                 folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site)}
             )
-            cluster.run(
-                "sacctmgr", "-i", "add", "user", user, "account=root"
-            )  # root is there already
+            # root is there already
+            cluster.run("sacctmgr", "-i", "add", "user", user, "account=root")
             most = ["MaxTRESPerJob=gres/gpu:l4=0,gres/gpu:h200=1", "GrpTRES=gres/gpu:a100_40=1"]
             cluster.slurm("sacctmgr", "-i", "add", "qos", "small", "set", *most)
             cluster.slurm(

@@ -221,10 +221,8 @@ def test_steps_that_a_trace_leaves_out_are_as_if_they_stood_there(sizes: Sequenc
         None,
         *range(unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes, 2 * MIB),
     ):
-        full, repeated = (
-            replay(whole, capacity),
-            replay(dataclasses.replace(kept, repeats=[left_out]), capacity),
-        )
+        full = replay(whole, capacity)
+        repeated = replay(dataclasses.replace(kept, repeats=[left_out]), capacity)
         same = ["fits", "peak_allocated_bytes", "peak_reserved_bytes", "segments"]
         same += ["repeated_steps", "short_steps"] if full.fits else []
         assert [getattr(repeated, name) for name in same] == [getattr(full, name) for name in same]

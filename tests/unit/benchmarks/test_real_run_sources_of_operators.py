@@ -115,11 +115,9 @@ def test_a_row_is_the_median_of_its_own_calls(tmp_path: Path) -> None:
 
 
 def test_a_comparison_of_methods_finds_all_that_it_reads(tmp_path: Path) -> None:
-    checkout, folder, result = (
-        tmp_path / "checkout",
-        tmp_path / "data",
-        f"{peft.COMPARISON}/results/a.json",
-    )
+    checkout = tmp_path / "checkout"
+    folder = tmp_path / "data"
+    result = f"{peft.COMPARISON}/results/a.json"
     folder.mkdir()
     for name in (f"{peft.COMPARISON}/run.py", "src/code.py", result):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +125,8 @@ def test_a_comparison_of_methods_finds_all_that_it_reads(tmp_path: Path) -> None
     git(checkout, "init", "-q")
     git(checkout, "add", "-A")
     git(checkout, "commit", "-q", "-m", "a")
-    experiment = (
-        checkout / peft.COMPARISON / "experiments" / "a" / "config.json"
-    )  # committed with its result
+    # committed with its result
+    experiment = checkout / peft.COMPARISON / "experiments" / "a" / "config.json"
     experiment.parent.mkdir(parents=True)
     experiment.touch()
     of = {

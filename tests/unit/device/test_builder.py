@@ -198,9 +198,8 @@ def test_two_builds_at_once_do_the_work_once(
     (first, error), (second, _) = (each.communicate() for each in both)
     assert first == second != "", error
     assert Path(first.strip(), "libcudart.so.13").is_file()
-    assert (tmp_path / "links").read_text().count(
-        "linked"
-    ) == 3 + 3  # and on the way to cuDNN's helper
+    # and on the way to cuDNN's helper
+    assert (tmp_path / "links").read_text().count("linked") == 3 + 3
 
 
 def test_a_killed_build_leaves_nothing_in_the_way(

@@ -54,9 +54,8 @@ def nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(handover, "become", become)
-    monkeypatch.setattr(
-        handover, "die_of_broken_pipe", lambda: None
-    )  # so would the tests that follow
+    # so would the tests that follow
+    monkeypatch.setattr(handover, "die_of_broken_pipe", lambda: None)
     monkeypatch.setattr(runner, "run", lambda _order: DryRunResult([ran]))
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))

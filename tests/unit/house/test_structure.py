@@ -63,9 +63,8 @@ class Way:
             return
         self.called.append((module, frame.f_code.co_qualname))
         caller = next((each for each in map(_module, _callers(frame)) if each is not None), None)
-        is_sent_to = (
-            frame.f_code.co_flags & inspect.CO_GENERATOR
-        )  # it goes on, whoever it was called by
+        # it goes on, whoever it was called by
+        is_sent_to = frame.f_code.co_flags & inspect.CO_GENERATOR
         if caller is not None and not is_sent_to and self._depth(module) < self._depth(caller):
             self.up.add((caller, module))
 

@@ -141,9 +141,8 @@ def test_a_script_that_ran_out_needs_more_than_there_was(tmp_path: Path) -> None
     ran_out = history.of_script(written(tmp_path, line(7 * GIB, **OOM)))
     assert ran_out is not None
     assert ran_out.words == "job 7 ran out of memory on l4 at 8.00 GiB"
-    assert ran_out.share == (11 * GIB + 2 * MIB) / (
-        10 * GIB
-    )  # that GPU was thought to have 21 GiB for it
+    # that GPU was thought to have 21 GiB for it
+    assert ran_out.share == (11 * GIB + 2 * MIB) / (10 * GIB)
 
 
 def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_more(
@@ -155,9 +154,8 @@ def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_mor
     assert ran_out is not None
     assert ran_out.share == 2.0
     failed = line(9 * GIB, job="8", time=300.0, state="error")
-    caught = line(
-        9 * GIB, job="8", time=300.0, device={"ooms": 1}
-    )  # as recorders once wrote of `except: sys.exit(1)`
+    # as recorders once wrote of `except: sys.exit(1)`
+    caught = line(9 * GIB, job="8", time=300.0, device={"ooms": 1})
     early = line(6 * GIB, job="8", time=300.0)
     for unknown in (failed, caught, early):
         assert history.of_script(written(tmp_path, oom, unknown)) is not None
@@ -352,9 +350,8 @@ def test_drift_is_said_where_promises_no_longer_hold() -> None:
     assert (found.scripts, found.enough, found.is_one) == (100, pytest.approx(0.7), True)
     assert not learning.drift([]).is_one
     sweep = [lesson(0.1, "sweep") for _ in range(1000)]
-    assert not learning.drift(
-        [*fine, *sweep]
-    ).is_one  # one script, however many of its jobs were above it
+    # one script, however many of its jobs were above it
+    assert not learning.drift([*fine, *sweep]).is_one
 
 
 def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_another_form(

@@ -45,10 +45,8 @@ def written(path: Path, optimizer: str) -> Path:
 def test_deepspeeds_file_is_the_one_that_was_read(tmp_path: Path) -> None:
     """One of the same name is where the job starts; and where two were read that differ, it may be
     either."""
-    here, there = (
-        written(tmp_path / "ds.json", "SGD"),
-        written(tmp_path / "sub" / "ds.json", "AdamW"),
-    )
+    here = written(tmp_path / "ds.json", "SGD")
+    there = written(tmp_path / "sub" / "ds.json", "AdamW")
     for read, optimizer in (
         ([there], "AdamW"),
         ([here], "SGD"),

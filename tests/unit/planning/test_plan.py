@@ -114,10 +114,8 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     elif given.get("ACCELERATE_USE_FSDP") == "true":
         reshards = given["FSDP_RESHARD_AFTER_FORWARD"] == "true"
         shards = int(given.get("PARALLELISM_CONFIG_DP_SHARD_SIZE", ranks))
-        method, parts = (
-            "hsdp" if shards != ranks else "fsdp2" if reshards else "fsdp2-grad",
-            (shards,) * 3,
-        )
+        method = "hsdp" if shards != ranks else "fsdp2" if reshards else "fsdp2-grad"
+        parts = (shards,) * 3
     offloaded = any("OFFLOAD" in name for name in given)
     kept = [
         size / part

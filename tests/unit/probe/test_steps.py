@@ -125,9 +125,8 @@ def test_a_peak_that_grows_with_every_step_repeats_itself_in_the_end(steps: Modu
 def test_every_optimizer_must_repeat_itself(steps: ModuleType) -> None:
     often, seldom = Optimizer(Parameter()), Optimizer(Parameter())
     run = ((seldom if i % 5 == 4 else often, 7 if i > 3 else 5, 1.0 * i) for i in range(99))
-    assert (
-        until_repeating(steps, run) == 20
-    )  # the step at which `seldom` repeats itself for the third time
+    # the step at which `seldom` repeats itself for the third time
+    assert until_repeating(steps, run) == 20
 
 
 def test_a_new_optimizer_takes_the_place_of_one_that_is_left_lying(steps: ModuleType) -> None:

@@ -404,10 +404,8 @@ def test_what_a_confidence_means_is_said_as_in_the_guide(
 
 def test_the_page_says_how_sure_it_is_before_the_chart_with_every_reason() -> None:
     doubted = dataclasses.replace(GPT2, doubts=[trace.Noted(Doubt.NOT_REACHED, "", 1)])
-    sure, unsure = (
-        html.render(SIZING),
-        html.render(Sizing(estimate([doubted], "l4", GPUS["l4"]), SIZING.placement, 1)),
-    )
+    sure = html.render(SIZING)
+    unsure = html.render(Sizing(estimate([doubted], "l4", GPUS["l4"]), SIZING.placement, 1))
     assert sure.index("everything it did was seen") < sure.index("<figure")
     (reason,) = estimate([doubted], "l4", GPUS["l4"]).reasons
     assert unsure.index("does not mean that the figure is wrong") < unsure.index(

@@ -88,10 +88,8 @@ def test_directives_in_a_wrapped_command_do_not_count() -> None:
 
 
 def test_differences_of_options_and_script() -> None:
-    before, after = (
-        job("--gres=gpu:h200:1", "-Jx", "job.sh"),
-        job("--gres=gpu:l4:1", "-Jx", "job.sh"),
-    )
+    before = job("--gres=gpu:h200:1", "-Jx", "job.sh")
+    after = job("--gres=gpu:l4:1", "-Jx", "job.sh")
     assert differences(before, after, fold(after, {})) == [
         "--- options as written", "+++ options as changed", "@@ -3 +3 @@", "---gres=gpu:h200:1", "+--gres=gpu:l4:1",
         "--- job.sh", "+++ SCRIPT", "@@ -1,3 +1,5 @@", " #!/bin/sh", " #SBATCH --time=5 # mine",

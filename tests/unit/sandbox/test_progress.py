@@ -70,12 +70,10 @@ def test_what_ten_seconds_count(
     spent: float,
 ) -> None:
     found = progress.Progress()
-    machine.now, machine.ran, machine.waited, machine.states = (
-        10.0,
-        dict(ran),
-        dict(waited),
-        dict(states),
-    )
+    machine.now = 10.0
+    machine.ran = dict(ran)
+    machine.waited = dict(waited)
+    machine.states = dict(states)
     found.look(ran)
     assert found.spent_seconds == pytest.approx(spent)
     assert found.cpu_seconds == pytest.approx(sum(ran.values()))
@@ -145,12 +143,10 @@ def test_programs_that_no_look_saw_waited_as_the_shell_did(
 ) -> None:
     """A second of theirs, a tenth of a second of the shell's: of ten."""
     found = progress.Progress()
-    machine.now, machine.dead, machine.ran, machine.waited = (
-        10.0,
-        1.0,
-        {SHELL: 0.1},
-        {SHELL: waited},
-    )
+    machine.now = 10.0
+    machine.dead = 1.0
+    machine.ran = {SHELL: 0.1}
+    machine.waited = {SHELL: waited}
     found.look([SHELL])
     assert found.spent_seconds == pytest.approx(spent)
 

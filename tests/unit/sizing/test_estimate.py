@@ -70,9 +70,8 @@ def test_a_rank_that_failed_before_it_used_a_gpu_leaves_no_estimate_and_a_worker
 
 def test_the_breakdown_names_the_optimizer_state() -> None:
     breakdown = estimate.estimate([GPT2], "h200", H200).largest.breakdown
-    assert breakdown[Category.OPT] == pytest.approx(
-        2 * breakdown[Category.PARAM], rel=0.05
-    )  # AdamW: two moments
+    # AdamW: two moments
+    assert breakdown[Category.OPT] == pytest.approx(2 * breakdown[Category.PARAM], rel=0.05)
 
 
 def test_fit_is_a_replay_not_a_comparison_with_the_peak() -> None:
@@ -225,10 +224,8 @@ def test_a_run_cut_off_by_the_budget_is_doubtful_and_promises_nothing() -> None:
 def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
     without = H200.model_copy(update={"cuda_name": "measured by nobody"})
     measured_here = without.model_copy(update={"nccl_bytes": 400 * MIB})
-    alone, ranks = (
-        estimate.estimate([GPT2], "h200", measured_here),
-        changed(doubts=[Noted(Doubt.NCCL, "")]),
-    )
+    alone = estimate.estimate([GPT2], "h200", measured_here)
+    ranks = changed(doubts=[Noted(Doubt.NCCL, "")])
     together = estimate.estimate([ranks], "h200", measured_here)
     assert alone.largest.outside_allocator_bytes == H200.context_bytes
     assert together.largest.outside_allocator_bytes == H200.context_bytes + 400 * MIB

@@ -32,10 +32,8 @@ def test_a_copy_has_the_scripts_name_and_is_private(jobs: Path) -> None:
 
 
 def test_old_copies_go_and_young_ones_stay(jobs: Path) -> None:
-    old, young = (
-        aged(jobs, "old", (changed_scripts.KEPT_DAYS + 1) * 86400),
-        aged(jobs, "young", (changed_scripts.KEPT_DAYS - 1) * 86400),
-    )
+    old = aged(jobs, "old", (changed_scripts.KEPT_DAYS + 1) * 86400)
+    young = aged(jobs, "young", (changed_scripts.KEPT_DAYS - 1) * 86400)
     path = changed_scripts.keep("job.sh", b"")
     assert not old.exists()
     assert young.exists()

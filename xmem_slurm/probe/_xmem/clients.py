@@ -47,10 +47,8 @@ def _of_task(folder: Path) -> Path | None:
     pickles = [path for path in folder.iterdir() if _PICKLE.fullmatch(path.name)]
     pickles.sort(key=lambda path: path.stat().st_mtime_ns)
     environ = os.environ
-    count, first = (
-        int(environ.get("SLURM_ARRAY_TASK_COUNT", 1)),
-        int(environ.get("SLURM_ARRAY_TASK_MIN", 0)),
-    )
+    count = int(environ.get("SLURM_ARRAY_TASK_COUNT", 1))
+    first = int(environ.get("SLURM_ARRAY_TASK_MIN", 0))
     of_array = pickles[-count:]
     task = int(environ.get("SLURM_ARRAY_TASK_ID", first)) - first
     return of_array[task] if task < len(of_array) else None

@@ -144,10 +144,8 @@ def _rows(owner: str, names: str, by: str, source: str = "", **fields: Any) -> t
 _CUDA, _MEMORY, _MODULE = "torch.cuda", "torch.cuda.memory", "torch.nn.modules.module:Module"
 _C10D, _DISTRIBUTED = "torch.distributed.distributed_c10d", "torch.distributed"
 _C10D_SOURCE = "torch/distributed/distributed_c10d.py"
-_GROUP, _GROUP_SOURCE = (
-    "torch:_C._distributed_c10d.ProcessGroup",
-    "torch/csrc/distributed/c10d/init.cpp",
-)
+_GROUP = "torch:_C._distributed_c10d.ProcessGroup"
+_GROUP_SOURCE = "torch/csrc/distributed/c10d/init.cpp"
 _AUTOGRAD_SOURCE, _CUDA_SOURCE = "torch/csrc/autograd/init.cpp", "torch/csrc/cuda/Module.cpp"
 _VARIABLES = "torch/_C/_VariableFunctions.pyi"
 _HOST_FACTORIES = """
@@ -198,10 +196,8 @@ OFFLINE = (
     ),
 )
 
-_PLANNER, _OPTIMIZERS = (
-    "torch.distributed.checkpoint.default_planner",
-    "torch.distributed.fsdp._optim_utils",
-)
+_PLANNER = "torch.distributed.checkpoint.default_planner"
+_OPTIMIZERS = "torch.distributed.fsdp._optim_utils"
 _PLANNER_SOURCE = "torch/distributed/checkpoint/_dedup_save_plans.py"
 
 _RANKS = (

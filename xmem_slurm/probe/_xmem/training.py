@@ -76,9 +76,8 @@ class TrainingSeen:
     def _noting(self, library: str, method: Function) -> Function:
         @functools.wraps(method)
         def noting(thing: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(
-                TypeError
-            ):  # it may be no object to which there are references
+            # it may be no object to which there are references
+            with contextlib.suppress(TypeError):
                 self._trained[library] = weakref.ref(thing)
             return method(thing, *args, **kwargs)
 

@@ -59,9 +59,8 @@ class Triton:
     def __init__(self, torch: ModuleType, values: HasValues) -> None:
         self._torch, self._known_values = torch, values
         self._eager = 0  # graphs that torch.compile did not compile, as there is no Triton
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = (
-            "1"  # there is nothing to do for processes that compile
-        )
+        # there is nothing to do for processes that compile
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
     def backends(self, backends: dict[str, Any], _module: object) -> dict[str, Any]:
         """Take the place of Triton's compiler and driver for NVIDIA's GPUs."""
@@ -175,9 +174,8 @@ class _Utils:
         from triton.compiler.compiler import CompiledKernel
 
         loaded = (1, 1, _REGISTERS, _SPILLED)  # module, function
-        with_threads = (
-            "n_max_threads" in CompiledKernel._init_handles.__code__.co_names
-        )  # since 3.4
+        # since 3.4
+        with_threads = "n_max_threads" in CompiledKernel._init_handles.__code__.co_names
         return (*loaded, _THREADS) if with_threads else loaded
 
 

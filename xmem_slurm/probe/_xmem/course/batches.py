@@ -193,9 +193,8 @@ def _batch_size(loader: Any) -> int:
     size = getattr(sampler, "batch_size", None)
     if not isinstance(size, int):
         return 0
-    splits = getattr(
-        sampler, "split_batches", False
-    )  # accelerate's: each process gets its part of a batch
+    # accelerate's: each process gets its part of a batch
+    splits = getattr(sampler, "split_batches", False)
     return size // sampler.num_processes if splits else size
 
 

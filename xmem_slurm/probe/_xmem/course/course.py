@@ -371,9 +371,8 @@ class Course:
             and not state.exhausted
         ):
             of_all = "" if of is None else " of {:,}".format(of)
-            short = (
-                state.records.short(batch_count, of) if len(state.sizes) > 1 else 0.0
-            )  # none was larger than the first
+            # none was larger than the first
+            short = state.records.short(batch_count, of) if len(state.sizes) > 1 else 0.0
             self._doubt("largest-drawn", "{:,} batches drawn{}".format(batch_count, of_all), short)
 
     def _cut_short(self, state: batches.Iteration, unseen_batches: int) -> None:
@@ -381,11 +380,9 @@ class Course:
         left.
         """
         bytes_a_batch, level = state.grows(), self._recorder.allocated()
-        trains, words = (
-            self._steps > state.steps,
-            "{:,} of {:,} batches".format(
-                state.given_batches, state.given_batches + unseen_batches
-            ),
+        trains = self._steps > state.steps
+        words = "{:,} of {:,} batches".format(
+            state.given_batches, state.given_batches + unseen_batches
         )
         loop = (
             "a loop over %s" % words if trains else "an evaluation, of which %s were seen," % words

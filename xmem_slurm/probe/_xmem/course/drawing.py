@@ -119,13 +119,10 @@ class Drawing:
     _attributes: list[tuple[str, Any]] | None
 
     def __init__(self, loader: Any) -> None:
-        size = loader.batch_size or getattr(
-            loader.batch_sampler, "batch_size", None
-        )  # accelerate gives a sampler
-        own_collate, samples = (
-            not batches.is_of_torch(loader.collate_fn),
-            size if isinstance(size, int) else 1,
-        )
+        # accelerate gives a sampler
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        own_collate = not batches.is_of_torch(loader.collate_fn)
+        samples = size if isinstance(size, int) else 1
         self._dataset = weakref.ref(loader.dataset)
         passes, limit = (PASSES, SAME) if own_collate or samples == 1 else (1, SAMPLES // samples)
         size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
@@ -355,9 +352,8 @@ def unwatched(fetch: Function) -> Function:
     """
     native = sys.modules["torch"]._C
     keys = native.DispatchKeySet(native.DispatchKey.ADInplaceOrView)
-    without = getattr(
-        native, "_ExcludeDispatchKeyGuard", contextlib.nullcontext
-    )  # torch/_C/__init__.pyi, 2.4 to 2.15
+    # torch/_C/__init__.pyi, 2.4 to 2.15
+    without = getattr(native, "_ExcludeDispatchKeyGuard", contextlib.nullcontext)
 
     def drawn(fetcher: Any, index: Any) -> Any:
         with without(keys):

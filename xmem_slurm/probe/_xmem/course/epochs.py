@@ -45,9 +45,8 @@ class Epochs:
         self.trusted = False
         """Whether the whole ones stand for those to come: once loops are cut short, and until
         something is new."""
-        self._alike = self._steps = (
-            0  # whole epochs, and steps, since anything was new; below 0: in this epoch
-        )
+        # whole epochs, and steps, since anything was new; below 0: in this epoch
+        self._alike = self._steps = 0
         self._between = False  # an epoch has ended, and the first step of the next is not done
         self._peak = 0
         # kinds of loops over data that were seen whole, and whether steps were made in them

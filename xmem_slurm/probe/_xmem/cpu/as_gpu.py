@@ -74,11 +74,9 @@ class GpuWays:
 
         Source: `use_flash_attention_cpp` in aten/src/ATen/native/transformers/sdp_utils_cpp.cpp.
         """
-        torch, major, in_layout = (
-            self._torch,
-            self._major,
-            _layout_of_efficient_attention(self._torch),
-        )
+        torch = self._torch
+        major = self._major
+        in_layout = _layout_of_efficient_attention(self._torch)
 
         def scaled_dot_product_attention(
             query: Tensor,
@@ -109,11 +107,9 @@ class GpuWays:
         aten/src/ATen/native/LossNLL.cpp asks log_softmax for the type of the scores, and nll_loss
         is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
         """
-        torch, functional, half = (
-            self._torch,
-            self._functional,
-            (self._torch.float16, self._torch.bfloat16),
-        )
+        torch = self._torch
+        functional = self._functional
+        half = (self._torch.float16, self._torch.bfloat16)
 
         def cross_entropy(
             input: Tensor,  # noqa: A002 - torch's own name

@@ -106,9 +106,8 @@ class Profiler(ProbeEngine):
         return register
 
     def _start(self) -> None:
-        profiler = (
-            self._torch.autograd.profiler
-        )  # torch.profiler wraps it in schedules, and imports the compiler
+        # torch.profiler wraps it in schedules, and imports the compiler
+        profiler = self._torch.autograd.profiler
         self._profile = profiler.profile(use_kineto=True, profile_memory=True, record_shapes=True)
         self._profile.__enter__()
         self._started = time.monotonic()
@@ -193,17 +192,15 @@ class Profiler(ProbeEngine):
             self._error = error or ends.uncaught() or self._exit or late
             self._finished = True
             self._guard.end()
-            if (
-                self._profile is not None and late is None
-            ):  # to read it out takes longer than there is, and for nothing
+            # to read it out takes longer than there is, and for nothing
+            if self._profile is not None and late is None:
                 for _, scope in reversed(self._scopes):
                     scope.__exit__(None, None, None)
                 if self._steps.number == 0:
                     self._tag_modules()
                 profile = self._torch.autograd._disable_profiler()
-                runtime = (
-                    None if state == "signal" else self._runtime
-                )  # there is no time left for questions
+                # there is no time left for questions
+                runtime = None if state == "signal" else self._runtime
                 workspaces = Workspaces(self._torch, runtime, profile)
                 self._rows = _rows(profile.experimental_event_tree(), workspaces.of)
                 self._library_doubts = workspaces.doubts()

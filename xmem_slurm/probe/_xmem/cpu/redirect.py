@@ -128,10 +128,8 @@ class Redirect:
         """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we
         stand in for them.
         """
-        mode, constructors = (
-            self._mode,
-            importlib.import_module("torch.utils._device")._device_constructors,
-        )
+        mode = self._mode
+        constructors = importlib.import_module("torch.utils._device")._device_constructors
 
         def create(
             self: Any,
@@ -343,9 +341,8 @@ def _moved(torch: ModuleType, value: Any, all_of_it: bool, marked: bool) -> Any:
     if isinstance(value, torch.Tensor):
         was_marked = value.__dict__.pop(_MARK, False)
         return value.cuda() if all_of_it or (marked and was_marked) else value
-    if isinstance(
-        value, dict
-    ):  # in place: its class may take other arguments than a dict, or add what it is given
+    # in place: its class may take other arguments than a dict, or add what it is given
+    if isinstance(value, dict):
         for key, element in list(value.items()):
             dict.__setitem__(value, key, _moved(torch, element, all_of_it, marked))
         return value

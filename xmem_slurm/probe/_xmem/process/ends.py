@@ -149,9 +149,8 @@ def one_line(error: BaseException) -> str:
     """
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("Caught ") and "worker" in lines[0] and len(lines) > 1:
-        return lines[
-            -1
-        ].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
+        # torch._utils.ExceptionWrapper: the traceback, the exception at its end
+        return lines[-1].strip()
     if not lines[0]:
         return type(error).__name__
     return _explained("%s: %s" % (type(error).__name__, lines[0]))

@@ -204,9 +204,8 @@ class _Notes:
 
 def _line(kind: str, path: str, outside: Outside | None = None) -> bytes | None:
     """Return the line for a file as it is now; None for one of a container's own."""
-    if kind == "R" and path.endswith(
-        ".pyc"
-    ):  # a module that was compiled before: its source decides
+    # a module that was compiled before: its source decides
+    if kind == "R" and path.endswith(".pyc"):
         folder, name = os.path.split(path)
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
         path = (
@@ -216,9 +215,8 @@ def _line(kind: str, path: str, outside: Outside | None = None) -> bytes | None:
     if kind != "W":
         try:
             status = os.stat(path)
-            if kind == "R" and stat.S_ISDIR(
-                status.st_mode
-            ):  # what is opened of a folder are no names
+            # what is opened of a folder are no names
+            if kind == "R" and stat.S_ISDIR(status.st_mode):
                 return None
             size, mtime = status.st_size, status.st_mtime_ns
         except OSError:

@@ -59,9 +59,8 @@ class OtherThreads:
             before = after
         self._spent += time.monotonic() - began
         self._work_ahead |= before != first
-        if (
-            before == first and not self._steps
-        ):  # such as those of progress bars, which each epoch has anew
+        # such as those of progress bars, which each epoch has anew
+        if before == first and not self._steps:
             self._idle.update(map(_work_of, working))
 
     def doubt(self, note: Note) -> None:

@@ -63,15 +63,13 @@ class Collectives:
         self, torch: ModuleType, table: Any, tensor: Tensor, values: Tensor | None
     ) -> None:
         """Let these be the values of one output; None: they are not known."""
-        if (
-            values is not None
-        ):  # gathers of parts that differ in size are known no further than their own
+        # gathers of parts that differ in size are known no further than their own
+        if values is not None:
             values = values.reshape(tensor.shape) if values.numel() == tensor.numel() else None
         if tensor.device.type == "cpu":
             if values is not None and not tensor.is_inference():
-                tensor.data.copy_(
-                    values
-                )  # `data` has a version counter of its own: c10d does not raise the tensor's
+                # `data` has a version counter of its own: c10d does not raise the tensor's
+                tensor.data.copy_(values)
         elif table is not None and table.applies(tensor) and tensor.layout is torch.strided:
             host = table.of(tensor)
             if values is not None and host is not None:

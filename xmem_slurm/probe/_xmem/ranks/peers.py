@@ -43,12 +43,10 @@ class Peers:
     def __init__(
         self, torch: ModuleType, mailbox: mail.Mail, collectives: Collectives, values: HasValues
     ) -> None:
-        self._torch, self.mailbox, self._collectives, self.values = (
-            torch,
-            mailbox,
-            collectives,
-            values,
-        )
+        self._torch = torch
+        self.mailbox = mailbox
+        self._collectives = collectives
+        self.values = values
         self._unlike: set[int] = set()
         # what hears the values of tensors that are on their way
         self._coming: list[Callable[[], None]] = []

@@ -133,10 +133,8 @@ class LoneRank:
         So it is where a script names them (CUDA_VISIBLE_DEVICES=0,1) for more ranks than that; and
         where each rank is shown its own alone, which running that one tells.
         """
-        local_world, rank = (
-            int(os.environ.get("LOCAL_WORLD_SIZE") or 1),
-            int(os.environ.get("LOCAL_RANK") or 0),
-        )
+        local_world = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        rank = int(os.environ.get("LOCAL_RANK") or 0)
         shown = (
             self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else local_world
         )
@@ -195,12 +193,10 @@ class LoneRank:
         it.
         """
         without_peers = self._torch._C._distributed_c10d.FakeProcessGroup
-        create = getattr(
-            without_peers, "_create_internal", without_peers
-        )  # torch 2.8 and older have the constructor only
-        without_peers._set_sequence_number_for_group = lambda _group: (
-            None
-        )  # gloo counts its collectives
+        # torch 2.8 and older have the constructor only
+        create = getattr(without_peers, "_create_internal", without_peers)
+        # gloo counts its collectives
+        without_peers._set_sequence_number_for_group = lambda _group: None
 
         class Named(type):
             def __instancecheck__(cls, thing: object) -> bool:

@@ -213,9 +213,8 @@ class History:
 
         clear()
         self._clear = clear
-        memory._record_memory_history = lambda *_args, **_kwargs: (
-            None
-        )  # a script's own call would end our recording
+        # a script's own call would end our recording
+        memory._record_memory_history = lambda *_args, **_kwargs: None
 
     @property
     def recording(self) -> bool:
@@ -258,11 +257,9 @@ class History:
         requests = tuple((allocations, requested) for allocations, _, requested, _ in kind)
         skips = self._journal.numbers > 0
         kind = requests if skips else kind
-        met, grew, began = (
-            requests in self._requests_met,
-            self._rose or risen(self._peaks, peaks),
-            self._level,
-        )
+        met = requests in self._requests_met
+        grew = self._rose or risen(self._peaks, peaks)
+        began = self._level
         level_kept, times = self._kinds.get(kind, (0, 0))
         higher = skips and began > RISE * (level_kept if times else self._highest)
         repeated, whole_pieces = self._repeated

@@ -79,12 +79,10 @@ class Recorder(ProbeEngine):
         self._settings: dict[str | None, str | None] = {}
         self._course = Course(self, environ)
         self._journal = Journal()
-        self._allocator, self._streams, self._reads, self._garbage = (
-            Served(self._journal),
-            Streams(),
-            Reads(),
-            Garbage(),
-        )
+        self._allocator = Served(self._journal)
+        self._streams = Streams()
+        self._reads = Reads()
+        self._garbage = Garbage()
         # until torch is there
         self._calls: Calls = None  # type: ignore[assignment]
         self._values: KnownValues = None  # type: ignore[assignment]
@@ -143,10 +141,8 @@ class Recorder(ProbeEngine):
         """Return what hooks in, by the names of `patches`."""
         torch = self._torch
         self._values = KnownValues(torch, self._environ)
-        self._triton, self._advice = (
-            Triton(torch, self._values),
-            JobChange(torch, self._environ.get("XMEM_BATCH")),
-        )
+        self._triton = Triton(torch, self._values)
+        self._advice = JobChange(torch, self._environ.get("XMEM_BATCH"))
         self._training = TrainingSeen(torch)
         parts = {
             "training": self._training,
@@ -386,9 +382,8 @@ class Recorder(ProbeEngine):
         began: float | None = None
         while not self._finished and os.getpid() == pid:
             time.sleep(LOOK_SECONDS)
-            with contextlib.suppress(
-                Exception
-            ):  # the script changes what is looked at meanwhile: the next look is due
+            # the script changes what is looked at meanwhile: the next look is due
+            with contextlib.suppress(Exception):
                 counts, moment = self._allocator.look(), time.monotonic()
                 if began is None and any(counts):
                     began = due = moment
@@ -477,9 +472,8 @@ class Recorder(ProbeEngine):
             self._host.look_back()
             if self._history.recording:
                 self._history.take(self._allocator.look(), self._allocator.peaks)
-                self._settings.setdefault(
-                    self._history.settings, self._history.settings
-                )  # adds to the environment's
+                # adds to the environment's
+                self._settings.setdefault(self._history.settings, self._history.settings)
             for device in self._history.devices():
                 description.write(
                     "%s-%d.json.gz" % (self._file, device), self._trace(state, device)

@@ -106,10 +106,8 @@ class Sites:
         with contextlib.suppress(ImportError, AttributeError):
             trace = importlib.import_module("torch.cuda._gpu_trace")
             self._call = torch.nn.Module._wrapped_call_impl.__code__
-            self._node, self._sequence = (
-                torch._C._current_autograd_node,
-                torch._C._autograd._get_sequence_nr,
-            )
+            self._node = torch._C._current_autograd_node
+            self._sequence = torch._C._autograd._get_sequence_nr
             trace.register_callback_for_memory_allocation(self._allocated)
             torch._C._activate_gpu_trace()
 
@@ -203,14 +201,12 @@ class Sites:
         """Return the number of the site that `frame` was called from. This runs for every
         allocation: it is quick.
         """
-        call, library, script, module, stack, places = (
-            self._call,
-            self._library,
-            self._script,
-            None,
-            [],
-            [],
-        )
+        call = self._call
+        library = self._library
+        script = self._script
+        module = None
+        stack = []
+        places = []
         while frame is not None:
             code = frame.f_code
             if id(code) not in library:
@@ -230,9 +226,8 @@ class Sites:
         sequence = self._sequence()
         if sequence:
             sequences, numbers = self._forward.setdefault(threading.get_ident(), ([], []))
-            if (
-                not sequences or sequences[-1] != sequence
-            ):  # what follows a node without having one is not its own
+            # what follows a node without having one is not its own
+            if not sequences or sequences[-1] != sequence:
                 numbers.append(number)
                 sequences.append(sequence)
         return number
@@ -311,9 +306,8 @@ class Sites:
         """
         code = frame.f_code
         package, file = str(frame.f_globals.get("__name__")).partition(".")[0], code.co_filename
-        generated = (
-            file.startswith("<") and package != "__main__"
-        )  # what `python -c` runs is the script
+        # what `python -c` runs is the script
+        generated = file.startswith("<") and package != "__main__"
         is_own = not (
             generated
             or _of_python(file)

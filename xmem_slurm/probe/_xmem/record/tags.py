@@ -64,9 +64,8 @@ class Tags:
             for leaf in description.leaves([value]):
                 tensor = getattr(leaf, "_local_tensor", leaf)  # a DTensor's own part
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-                    with contextlib.suppress(
-                        Exception
-                    ):  # a tensor without storage of its own, or that forbids it
+                    # a tensor without storage of its own, or that forbids it
+                    with contextlib.suppress(Exception):
                         addresses.setdefault(tensor.device.index, {})[
                             tensor.untyped_storage().data_ptr()
                         ] = name

@@ -432,9 +432,8 @@ class Calls:
             state.within = frozenset(map(id, modules))
             state.modules, state.parts = [weakref.ref(part) for part in modules], _parts(modules)
             parameters = list(module.parameters())
-            if any(
-                map(self._torch.nn.parameter.is_lazy, parameters)
-            ):  # without a shape before the first call
+            # without a shape before the first call
+            if any(map(self._torch.nn.parameter.is_lazy, parameters)):
                 return ()
             state.sharding = sharding(modules)
             whole = state.sharding is not None or all(
@@ -652,10 +651,8 @@ class Calls:
         """
         assert state.sharding is not None
         if self._torch.is_grad_enabled():
-            skipped, recorded = (
-                state.last is not None and self.journal.holds(state.last),
-                state.recorded,
-            )
+            skipped = state.last is not None and self.journal.holds(state.last)
+            recorded = state.recorded
             if skipped or (recorded is not None and recorded.awaits_backward):
                 state.refuse()
             if any(state.sharding.gathered()):
@@ -776,9 +773,8 @@ class Calls:
         recomputed = outputs[len(outputs) - len(state.recomputed) :]
         for (module, name), weight in zip(state.recomputed, recomputed):  # noqa: B905
             module().__dict__[name] = weight
-            if (
-                gave.differentiable
-            ):  # what the script computes of it itself has no way back through the call
+            # what the script computes of it itself has no way back through the call
+            if gave.differentiable:
                 weight.requires_grad_().register_hook(self._unrecorded)
                 self._own_hooks += 1
         casts = behavior.casts if gave.differentiable else behavior.forward.remaining
@@ -840,16 +836,13 @@ class Calls:
         """The backward pass of a skipped call: return the gradients of all that its node was
         given.
         """
-        torch, behavior, number, parameters = (
-            self._torch,
-            ctx.graph.behavior,
-            ctx.graph.held.number,
-            ctx.parameters,
-        )
+        torch = self._torch
+        behavior = ctx.graph.behavior
+        number = ctx.graph.held.number
+        parameters = ctx.parameters
         around = ctx.graph.state.surroundings.look_back()
-        backward_call = self._backward or BackwardCall(
-            False, True, False, {}
-        )  # torch was asked past us
+        # torch was asked past us
+        backward_call = self._backward or BackwardCall(False, True, False, {})
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = _without(parameters)
         if self._given_now:
@@ -886,9 +879,8 @@ class Calls:
         for parameter, part, passes in zip(parameters, parts, passed):  # noqa: B905 - since Python 3.10
             results.append(part if passes else None)
             if part is not None and not passes:
-                parameter.grad = as_gradient(
-                    parameter, part
-                )  # torch would copy what Python holds, too
+                # torch would copy what Python holds, too
+                parameter.grad = as_gradient(parameter, part)
         self._given_now.update(
             id(parameter)
             for parameter, had_none in zip(parameters, without)  # noqa: B905 - since Python 3.10

@@ -73,9 +73,8 @@ class Kinds:
         )
         self._switches = [getattr(torch._C, name) for name in _SWITCHES if hasattr(torch._C, name)]
         cached = torch.is_autocast_cache_enabled
-        self._cached = getattr(
-            cached, "__wrapped__", cached
-        )  # torch's own: see Note [Inference mode]
+        # torch's own: see Note [Inference mode]
+        self._cached = getattr(cached, "__wrapped__", cached)
         self._of_all = [getattr(torch.nn.modules.module, name, {}) for name in _GLOBAL_HOOKS]
         self._forward = torch.autograd.forward_ad
         self._peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
@@ -190,9 +189,8 @@ class Kinds:
                 is_other = isinstance(
                     value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)
                 ) or callable(value)
-                if (
-                    type(value).__dictoffset__ and not is_other
-                ):  # a proxy has attributes that are not its own
+                # a proxy has attributes that are not its own
+                if type(value).__dictoffset__ and not is_other:
                     objects_by_id[id(value)] = value
         return list(objects_by_id.values())
 

@@ -89,11 +89,9 @@ class RecordedStep:
             )
             if self._differs is not None and not same:
                 self._differs()
-            kind.times, kind.events, kind.gave = (
-                kind.times + 1 if same else 1,
-                new_events,
-                self.gave,
-            )
+            kind.times = kind.times + 1 if same else 1
+            kind.events = new_events
+            kind.gave = self.gave
         return True
 
 

@@ -114,12 +114,10 @@ class RecordedCall:
         state: State,
         differs: Callable[[], None],
     ) -> None:
-        self._behavior, self._parameters, self._state, self._differs = (
-            behavior,
-            parameters,
-            state,
-            differs,
-        )
+        self._behavior = behavior
+        self._parameters = parameters
+        self._state = state
+        self._differs = differs
         self._is_check = behavior.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
@@ -193,11 +191,9 @@ class RecordedCall:
             self.gone = None
             return
         first, end = extent
-        self._back, self._kind, self._gradient = (
-            Region(first.position, end),
-            backward_call.kind(parameters, *before, have_gradient),
-            first.gradient,
-        )
+        self._back = Region(first.position, end)
+        self._kind = backward_call.kind(parameters, *before, have_gradient)
+        self._gradient = first.gradient
         self.gradients = StorageLayout(gradients)
 
     def read(self, notes: list[ServedNote], first: int) -> bool:

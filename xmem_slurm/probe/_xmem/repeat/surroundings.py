@@ -158,9 +158,8 @@ class CallSurroundings:
             before._reached if before is not None and same else _reached(classes, own_functions)
         )
         self._configurations = configurations
-        self._plain_values = (
-            PlainValues() if before is None else before._plain_values
-        )  # kinds have its numbers
+        # kinds have its numbers
+        self._plain_values = PlainValues() if before is None else before._plain_values
         names, look = self._reached.names, Look(torch, self._within, OF_A_CALL)
         self._of_modules: list[tuple[weakref.ref[Any], str]] = [
             (weakref.ref(module), name)
@@ -341,12 +340,10 @@ class Look:
         limits: LookLimits,
         plain_values: PlainValues | None = None,
     ) -> None:
-        self._tensor, self._within, self._limits, self._plain_values = (
-            torch.Tensor,
-            within,
-            limits,
-            plain_values,
-        )
+        self._tensor = torch.Tensor
+        self._within = within
+        self._limits = limits
+        self._plain_values = plain_values
         self.values_left, self._met, self.is_cut, self.moves = limits.values, {}, False, False
 
     def may_change(self, value: Any) -> bool:
@@ -418,9 +415,8 @@ class Look:
         of = _attributes(value)
         keys, values = tuple(of), tuple(of.values())
         if self._plain_values is not None:
-            return self._plain_values.contents(-id(of), keys, values)[
-                0
-            ]  # all of it, and not as much as is looked into
+            # all of it, and not as much as is looked into
+            return self._plain_values.contents(-id(of), keys, values)[0]
         return Contents(keys, values).all_plain
 
     def _some(self, value: Any, elements: Iterable[Any]) -> tuple[Any, ...]:

@@ -72,9 +72,8 @@ class HostWeights:
                     return convert(tensor, *args, **kwargs)
                 if dtype not in (None, tensor.dtype) and dtype in self._dtypes and layout is None:
                     zeros = self._torch.empty_like(tensor, dtype=dtype)
-                    if (
-                        type(zeros) is self._torch.Tensor
-                    ):  # not where nothing is computed (FakeTensorMode)
+                    # not where nothing is computed (FakeTensorMode)
+                    if type(zeros) is self._torch.Tensor:
                         return convert(self._zeroed(zeros), *args, **kwargs)
             return convert(tensor, *args, **kwargs)
 
@@ -253,10 +252,8 @@ class HostWeights:
         """Have this memory read as zeros, and take none until it is written to; only its edges are
         at once.
         """
-        first, last = (
-            -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE,
-            (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE,
-        )
+        first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE
         ctypes.memset(begin, 0, first - begin)
         ctypes.memset(last, 0, begin + size - last)
         if ctypes.CDLL(None).madvise(

@@ -253,10 +253,8 @@ class _Casts:
         number that is read becomes a part of what is traced, and torch stops.
         """
         torch = self._torch
-        weight, row = (
-            torch.nn.Parameter(torch.zeros(1, 1, device="cpu")),
-            torch.ones(1, 1, device="cpu"),
-        )
+        weight = torch.nn.Parameter(torch.zeros(1, 1, device="cpu"))
+        row = torch.ones(1, 1, device="cpu")
         with (
             torch._C._InferenceMode(True),
             torch.autocast("cpu", torch.bfloat16, cache_enabled=True),

@@ -115,12 +115,10 @@ class HostSource:
     depth = 0
 
     def __init__(self, torch: ModuleType, tensor: Tensor, dtype: Dtype) -> None:
-        self._torch, self._dtype, self._offset, self._elements = (
-            torch,
-            dtype,
-            tensor.storage_offset(),
-            tensor.numel(),
-        )
+        self._torch = torch
+        self._dtype = dtype
+        self._offset = tensor.storage_offset()
+        self._elements = tensor.numel()
         self._tensor, self.held = weakref.ref(tensor), None
         self._version, self._sample = tensor._version, self._look(tensor)
 

@@ -47,12 +47,10 @@ class Plausible:
         assumed: Assumed,
         metrics: Metrics,
     ) -> None:
-        self._torch, self._values, self._assumes_most, self._assumed = (
-            torch,
-            values,
-            assumes_most,
-            assumed,
-        )
+        self._torch = torch
+        self._values = values
+        self._assumes_most = assumes_most
+        self._assumed = assumed
         self._metrics = metrics
 
     def of(

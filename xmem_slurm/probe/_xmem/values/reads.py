@@ -66,9 +66,8 @@ class Reads:
             while frame is not None and frame.f_code is not call:
                 if frame.f_code.co_name == "step" and step in frame.f_code.co_filename:
                     stepping = type(frame.f_locals.get("self"))
-                    if issubclass(
-                        stepping, torch.optim.Optimizer
-                    ):  # a scheduler of learning rates asks for no memory
+                    # a scheduler of learning rates asks for no memory
+                    if issubclass(stepping, torch.optim.Optimizer):
                         self._optimizers[stepping.__name__] = (
                             self._optimizers.get(stepping.__name__, 0) + 1
                         )

@@ -158,9 +158,8 @@ class Rules:
         key = number, type(number), kind, torch.get_default_dtype()
         tensor = self._numbers.get(key) if number else None  # 0.0 and -0.0 are one key
         if tensor is None:
-            if (
-                like is not None and type(like) is not torch.Tensor
-            ):  # a tensor's class may not know (DTensor)
+            # a tensor's class may not know (DTensor)
+            if like is not None and type(like) is not torch.Tensor:
                 like = torch.empty((1,) * like.dim(), dtype=like.dtype, device="cpu")
             dtype = None if like is None else torch.result_type(like, number)
             tensor = torch._C._VariableFunctions.scalar_tensor(number, dtype=dtype, device="cpu")
@@ -420,9 +419,8 @@ class Rules:
         return out
 
     def equal(self, real: Function, one: Tensor, another: Tensor) -> bool:
-        host_args = (
-            self._values.on_host((one, another)) if one.is_cuda else None
-        )  # else below would come here again
+        # else below would come here again
+        host_args = self._values.on_host((one, another)) if one.is_cuda else None
         if host_args is None:
             return real(one, another)
         self.assumed.read(self._values.mark((one, another)))

@@ -299,9 +299,8 @@ class Shapes:
         plain_indices = []
         for index in indices:
             if index is not None and self._is_mask(index) and index.is_cuda:
-                places = self.nonzero(
-                    self._torch.nonzero, index
-                )  # not by dispatch: we are below our key
+                # not by dispatch: we are below our key
+                places = self.nonzero(self._torch.nonzero, index)
                 if self._on_host((index,)) is None and selected not in (None, 1):
                     places = places.new_zeros((selected, index.dim()))
                 plain_indices += places.unbind(1)
