@@ -20,6 +20,7 @@ import os
 import random
 import re
 import resource
+import select
 import signal
 import socket
 import struct
@@ -212,7 +213,9 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     say how it went.
     """
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not os.read(alive, 1):  # the keeper died before it could take us along
+    # The keeper may have died before it could take us along; who its parent is, process 1 of a PID
+    # namespace cannot ask, but the keeper's end of the pipe goes with it.
+    if not os.read(alive, 1) or _hung_up(alive):
         os._exit(1)
     # the command's, too; its own /proc may be read-only
     Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)
@@ -255,6 +258,13 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         raise StageError("results", error) from error
     _tell(status, report | {"kept_back": kept_back})
     os._exit(0)
+
+
+def _hung_up(pipe: int) -> bool:
+    """Whether nobody holds the other end any more."""
+    poll = select.poll()
+    poll.register(pipe, 0)  # POLLHUP is always told
+    return bool(poll.poll(0))
 
 
 def _own_users() -> int | None:

@@ -7,6 +7,7 @@ for each of them."""
 import gzip
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 
 from tests.integration.sandbox import hostile_probes
 from tests.integration.sandbox.test_sandbox import (
+    HANG_SECONDS,
     IS_ROOT,
     MIB,
     NOBODY,
@@ -579,3 +581,29 @@ def test_what_a_signal_leaves_is_cleared_by_the_next_start(place: Path) -> None:
         alive.terminate()
         assert alive.wait() == -signal.SIGTERM
     assert left() == set()
+
+
+LATE = """
+import os, time
+from xmem_slurm.sandbox import linux
+prctl = linux.prctl
+def late(option, *values):
+    if option == linux.PR_SET_PDEATHSIG and os.getpid() == 1:
+        open("late", "w").close()
+        time.sleep(1)
+    prctl(option, *values)
+linux.prctl = late
+"""
+
+
+def test_process_1_ends_with_its_keeper_however_late_it_gets_a_core(place: Path) -> None:
+    held, end = os.pipe()  # process 1 inherits its end, and gets no other program
+    command = [sys.executable, "-c", LATE + DRIVER, "#!/bin/sh\nsleep 1000\n"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(command, cwd=place, env=environ, pass_fds=[end]) as driver:
+        os.close(end)
+        wait_until((place / "late").exists)
+        driver.kill()
+    assert select.select([held], [], [], HANG_SECONDS)[0]
+    assert os.read(held, 1) == b""
+    os.close(held)
