@@ -46,6 +46,27 @@ SCRIPTS = {
             step(model(x).square().mean())
             kept.append(penalty)
         """,
+    "two losses of one call": """
+        for i in range(40):
+            out = model(data(512))
+            out.square().mean().backward(retain_graph=True)
+            step(out.abs().mean())
+        """,
+    "two losses of one call, a step in between": """
+        other = torch.optim.SGD(model[-1].parameters(), 0.1)
+        for i in range(40):
+            out = model(data(512))
+            out.square().mean().backward(retain_graph=True)
+            other.zero_grad()
+            step(out.abs().mean() + model(data()).mean())
+        """,
+    "a graph that is kept for nothing": """
+        for i in range(40):
+            loss = model(data(512)).square().mean()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
     "accumulation": """
         for i in range(40):
             (model(data()).square().mean() / 4).backward()

@@ -126,22 +126,23 @@ class Known:
 
     def learn(self, recorded: RecordedCall) -> None:
         """Take what was recorded of one."""
-        back = recorded.back
-        before = self._backward.get(back.kind) if back is not None else None
         same = (
             self.forward is not None
             and alike(self.forward, recorded.forward)
             and self.gave.same(recorded.gave)
             and self.casts == recorded.casts
-            and (back is None or (before is not None and before.same(back)))
+            and all(map(self._has, recorded.backs))
         )
         if not self.did(recorded) and len(self._met) < MOST_MET:
             self._met.append((recorded.forward, recorded.gave, sorted(recorded.casts)))
         self._times = self._times + 1 if same else 1
         self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
         self.casts = recorded.casts
-        if back is not None:
-            self._backward[back.kind] = back
+        self._backward.update({back.kind: back for back in recorded.backs})
+
+    def _has(self, back: BackwardPass) -> bool:
+        before = self._backward.get(back.kind)
+        return before is not None and before.same(back)
 
     def forget(self) -> None:
         """Skip no call of this kind any more, and record none."""

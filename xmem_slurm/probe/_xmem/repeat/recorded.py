@@ -98,9 +98,21 @@ def sign(tensor: Any, parameter_class: type) -> Any:
     return getattr(tensor, "shape", None), getattr(tensor, "is_leaf", None)
 
 
+class WentBack(NamedTuple):
+    """Where a backward pass was that is still to be read, and the address of the gradient that it
+    began with; `gradients` is the layout of parameters' after it.
+    """
+
+    region: Region
+    kind: BackwardKind
+    gradient: int | None
+    gradients: StorageLayout
+
+
 class RecordedCall:
-    """One call. Its backward nodes have numbers from the first of `sequences` on, below the
-    second.
+    """One call, and its backward passes: all but the last keep its graph.
+
+    Its backward nodes have numbers from the first of `sequences` on, below the second.
     """
 
     def __init__(
@@ -130,12 +142,9 @@ class RecordedCall:
         self.gone: bool | None = False
         """Whether its graph is gone; None where it is no example."""
         self.forward: Events = None  # type: ignore[assignment] # until it was read
-        self.back: BackwardPass | None = None
-        self._back: Region | None = None
-        self._kind: BackwardKind = None  # type: ignore[assignment] # until it went back
-        self.gradients: StorageLayout = None  # type: ignore[assignment]
-        # the address of the one that its backward pass begins with
-        self._gradient: int | None = None
+        self.backs: list[BackwardPass] = []
+        self._unread: list[WentBack] = []
+        self._keeps_graph = True  # whether its last backward pass did, if there was one
         self.casts: tuple[LeftBlock, ...] = ()
         """Blocks that the call leaves and that are given back before its backward pass: in
         autocast's cache."""
@@ -154,8 +163,8 @@ class RecordedCall:
 
     @property
     def awaits_backward(self) -> bool:
-        """Whether there may be a backward pass of it."""
-        return self._back is None and self.gone is False and bool(self.gave.differentiable)
+        """Whether there may be a backward pass of it, or another one."""
+        return self._keeps_graph and self.gone is False and bool(self.gave.differentiable)
 
     def before(self) -> tuple[list[bool], Any]:
         """Return what a backward pass finds that begins now: parameters without a gradient, what
@@ -191,10 +200,10 @@ class RecordedCall:
             self.gone = None
             return
         first, end = extent
-        self._back = Region(first.position, end)
-        self._kind = backward_call.kind(parameters, *before, have_gradient)
-        self._gradient = first.gradient
-        self.gradients = StorageLayout(gradients)
+        kind = backward_call.kind(parameters, *before, have_gradient)
+        region = Region(first.position, end)
+        self._unread.append(WentBack(region, kind, first.gradient, StorageLayout(gradients)))
+        self._keeps_graph = kind.keep_graph
 
     def read(self, notes: list[ServedNote], first: int) -> bool:
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was
@@ -207,24 +216,28 @@ class RecordedCall:
                 return True  # they were forgotten
             self.forward, self._blocks = events(mine, {}, self.gave.leaves.pointers, 0)
             self._followed = self.region.end
-        if self._back is not None:
-            mine = self._back.of(notes, first)
+        for went_back in self._unread:
+            mine = went_back.region.of(notes, first)
             if mine is None:
                 return True
-            self._follow(notes, first, self._back.begin)
+            self._follow(notes, first, went_back.region.begin)
             held = tuple(sorted(self._blocks.values()))
-            back_events, _ = events(
+            back_events, self._blocks = events(
                 mine,
                 self._blocks,
-                self.gradients.pointers,
+                went_back.gradients.pointers,
                 self.forward.blocks,
-                gradient=self._gradient,
+                gradient=went_back.gradient,
                 ends=True,
             )
-            self.back = BackwardPass(self._kind, held, back_events, self.gradients)
-        elif self.gone is False and self.gave.differentiable:
+            self._followed = went_back.region.end
+            self.backs.append(BackwardPass(went_back.kind, held, back_events, went_back.gradients))
+        self._unread.clear()
+        if self.awaits_backward:
             self._follow(notes, first, first + len(notes))
-        whole = self._back is not None or self.gone is True or not self.gave.differentiable
+        # A graph that was kept and still stands may be the script's: more is not waited for.
+        last = bool(self.backs) and self._boundaries == BOUNDARIES
+        whole = self.gone is not None and (last or not self.awaits_backward)
         lives_on = self.casts if self.gave.differentiable else self.forward.remaining
         if whole and self._is_check:
             if (lives_on and not self._casts) or not self._behavior.did(self):
@@ -237,16 +250,18 @@ class RecordedCall:
         """Whether something of the call is left after a backward pass that keeps no graph: the
         script has it, maybe.
         """
-        return (
-            self.back is not None and not self._kind.keep_graph and bool(self.back.events.remaining)
-        )
+        return not self._keeps_graph and bool(self.backs[-1].events.remaining)
 
     def _follow(self, notes: list[ServedNote], first: int, end: int) -> None:
         """Take what is given back of its blocks up to position `end`, where its graph still
         stands.
+
+        What ends between two of its backward passes is somebody else's doing: it is no example.
         """
         for action, address, *_ in notes[self._followed - first : end - first]:
             if action != "alloc" and address in self._blocks:
+                if self.backs:
+                    self.gone = None
                 self.casts += (self._blocks.pop(address),)
         self._followed = end
 
