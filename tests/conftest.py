@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import rotation, unsandboxed, warm
+from tests.harness.told import messages
 from xmem_slurm import lab, resources
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_site
@@ -132,12 +133,14 @@ class Cluster:
     def run(
         self, *command: str, cwd: Path | None = None, stdin: str | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command there, with these variables, too."""
+        """Run a command there, with these variables, too; what it told has a message a line."""
         environment = self.environ | environ
-        return subprocess.run(
+        done = subprocess.run(
             command, cwd=cwd, env=environment, input=stdin, capture_output=True, encoding="utf-8",
             errors="surrogateescape", check=False
         )  # fmt: skip
+        done.stderr = messages(done.stderr)
+        return done
 
     def slurm(self, *command: str) -> str:
         """Return what a command of Slurm's that has to succeed prints."""

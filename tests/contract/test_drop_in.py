@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from benchmarks import drop_in
 from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
 from tests.contract.odd_jobs import CASES, LINES, TYPED, VARIABLES, Case, H, T, spelled
+from tests.harness.told import messages
 from xmem_slurm import lab
 from xmem_slurm.site.loading import load_site
 from xmem_slurm.slurm.options import SBATCH, Option
@@ -91,6 +92,7 @@ class Place:
     ) -> Outcome:
         done = self.run(command, stdin, environ)
         out, err = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
+        err = messages(err)
         found = re.search(r"(?:^|Submitted batch job )(\d+)(?:$|;| on )", out, re.MULTILINE)
         if found is None:
             moment = re.sub(r"Job \d+ to start at \S+", "Job JOB to start at TIME", err)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.conftest import EXAMPLE_SITE, Cluster
 from tests.contract.odd_jobs import CASES, LINES, TYPED, VARIABLES, Case, H, T, spelled
 from tests.contract.test_drop_in import ENDS_SBATCH, FORCED, XSBATCH, Outcome, Place
+from tests.harness.told import messages
 from xmem_slurm.rewriting.folding import FILE
 from xmem_slurm.slurm.options import SBATCH, Option
 
@@ -42,7 +43,7 @@ def folded(
     """Submit what the dry run prints, by the line that it says; return what came of it, and the
     line."""
     shown = place.run([*program, "--xmem-dry-run", *argv], stdin, environ)
-    said = shown.stderr.decode(errors="surrogateescape")
+    said = messages(shown.stderr.decode(errors="surrogateescape"))
     found = re.search(r"this is submitted by: (.*?)(?: \(.*\))?$", said, re.MULTILINE)
     if found is None:
         return Outcome(shown.returncode, "", said, []), []

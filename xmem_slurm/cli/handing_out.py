@@ -13,6 +13,7 @@ import typer
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
+from xmem_slurm.report import columns
 from xmem_slurm.state import own_files
 
 
@@ -67,12 +68,9 @@ def hand_out(estimated: Estimated, reports: Reports, *, as_json: bool, verbose: 
     else:
         for component, texts in estimated.said.items():
             lines = texts.full if verbose else texts.brief
-            typer.echo(
-                "\n".join(
-                    f"component {component}: {line}" if estimated.several else line
-                    for line in lines
-                )
-            )
+            which = f"component {component}: " if estimated.several else ""
+            shown = columns.broken([f"{which}{line}" for line in lines], columns.columns(1))
+            typer.echo("\n".join(shown))
     sys.stdout.flush()
     if estimated.known_since is not None:
         typer.echo(

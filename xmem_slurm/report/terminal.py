@@ -91,8 +91,8 @@ def brief_line(sizing: Sizing, script: str | None = None) -> str:
     if failed and first.startswith(_LINE_FAILED):
         first = ""  # `failed` says it, and which torch was found
     reasons = list(filter(None, (first, failed)))
-    hint = f" (`{_explain(script)}` says more)" if len(estimate.reasons) > len(reasons) else ""
-    why = f": {'; '.join(reasons)}{hint}" if reasons else _cut(estimate)
+    hint = f" [`{_explain(script)}` says more]" if len(estimate.reasons) > len(reasons) else ""
+    why = f":\n{'; '.join(reasons)}{hint}" if reasons else _cut(estimate)
     needed = human(estimate.required_bytes)
     if requested is not None:
         share = estimate.required_bytes / requested.gpu.total_bytes
@@ -206,7 +206,7 @@ def lacks_host_memory(
     where it asks for enough.
     """
     if raised is not None and raised.change is not None:
-        return f"{_listed([raised.change])}: {held_on_host(estimate)}"
+        return f"{_listed([raised.change])}:\n{held_on_host(estimate)}"
     lacking = host_memory.of_job(estimate, memory_per_node(request)).lacking
     if not lacking:
         return ""
@@ -231,7 +231,7 @@ def held_on_host(estimate: Estimate) -> str:
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:
-    groups = "; ".join(str(group) for group in at_peak[:_GROUPS] if group.line)
+    groups = ";\n".join(str(group) for group in at_peak[:_GROUPS] if group.line)
     return [f"largest of it: {groups}"] if groups else []
 
 
@@ -362,9 +362,9 @@ def outcome(
     user had written a type of GPU.
     """
     if not changes:
-        return f"{subject} stays as it is: {_offer(sizing)}"
+        return f"{subject} stays as it is:\n{_offer(sizing)}"
     kept = " [XMEM_KEEP_TYPE=1 keeps the type you wrote]" if typed else ""
-    return f"{_listed(changes)}: {_offer(sizing)}{kept}"
+    return f"{_listed(changes)}:\n{_offer(sizing)}{kept}"
 
 
 def advice(changes: Sequence[Change], sizing: Sizing, *, other: bool = False) -> str:
@@ -373,7 +373,7 @@ def advice(changes: Sequence[Change], sizing: Sizing, *, other: bool = False) ->
     if not changes:
         return outcome(changes, sizing, typed=False, subject=subject)
     nothing = "nothing else" if other else "nothing"
-    return f"{nothing} was changed; this would do: {_listed(changes)}: {_offer(sizing)}"
+    return f"{nothing} was changed; this would do:\n{_listed(changes)}:\n{_offer(sizing)}"
 
 
 def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = False) -> list[str]:

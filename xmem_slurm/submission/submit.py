@@ -17,7 +17,7 @@ from typing import NoReturn
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import SilentPlace, SlurmError, XmemError
-from xmem_slurm.report import decided
+from xmem_slurm.report import columns, decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files, signals, silent
@@ -215,7 +215,8 @@ def _tell_of(decision: Decision, wishes: Wishes) -> None:
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
         lines = decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose)
-        tell([decided.by_options(line) for line in lines])
+        width = columns.columns(2) - len(_PREFIX)
+        tell(columns.broken([decided.by_options(line) for line in lines], width))
 
 
 def _record(decision: Decision, wishes: Wishes, began: float) -> None:
@@ -299,7 +300,10 @@ def _is_known(word: str) -> bool:
     return word in OWN_WORDS or settings.is_setting(word)
 
 
-def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
+_PREFIX = "xsbatch: "
+
+
+def tell(lines: Sequence[str], prefix: str = _PREFIX) -> None:
     """Write on stderr, if there is one and somebody still reads it: a job is not lost over that."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from tests.conftest import (
     wait_until,
     write_job,
 )
+from tests.harness.told import messages
 
 pytestmark = pytest.mark.slurm
 
@@ -56,7 +57,7 @@ class Login:
         assert done.returncode == 0, said
         shown = self.cluster.slurm("scontrol", "show", "job", number.strip())
         self.cluster.slurm("scancel", number.strip())
-        return re.findall(r"TresPerNode=(.*)", shown)[0], said
+        return re.findall(r"TresPerNode=(.*)", shown)[0], messages(said)
 
     def start(self, table: str, *argv: str, **more: str) -> "subprocess.Popen[str]":
         self.configure(table)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, USES, Cluster, write_job
+from tests.harness.told import messages
 from xmem_slurm import resources
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -70,7 +71,7 @@ class User:
         return (
             re.findall(r"UserId=(\w+)", shown)[0],
             re.findall(r"TresPerNode=(\S+)", shown)[0],
-            done.stderr,
+            messages(done.stderr),
         )
 
 

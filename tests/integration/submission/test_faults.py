@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cluster
+from tests.harness.told import messages
 
 pytestmark = pytest.mark.slurm
 
@@ -43,8 +44,8 @@ class Both:
         number = done.stdout.strip()
         if number.isdecimal():
             subprocess.run(["scancel", number], env=self.environ, check=True)
-            return done.returncode, "JOB", done.stderr
-        return done.returncode, done.stdout, done.stderr
+            return done.returncode, "JOB", messages(done.stderr)
+        return done.returncode, done.stdout, messages(done.stderr)
 
     def same(self, *argv: str, **kwargs: object) -> str:
         """Check that the outcome is sbatch's, but for one line of ours at most. Return that

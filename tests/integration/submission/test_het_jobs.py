@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, UNSANDBOXED, WARM_XSBATCH, Cluster, as_of_22_05
+from tests.harness.told import messages
 
 pytestmark = pytest.mark.torch
 
@@ -42,7 +43,7 @@ class Place:
         (self.folder / "job.sh").write_text(f"#!/bin/bash\n{script}")
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             command,
             cwd=self.folder,
             env=self._environ,
@@ -50,6 +51,8 @@ class Place:
             text=True,
             check=False,
         )
+        done.stderr = messages(done.stderr)
+        return done
 
     def gpus(self, done: subprocess.CompletedProcess[str]) -> list[str | None]:
         """Return what each component of the submitted job asks for."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, Cluster
+from tests.harness.told import messages
 
 pytestmark = pytest.mark.slurm
 
@@ -28,7 +29,7 @@ def run(cluster: Cluster, folder: Path, *argv: str) -> tuple[str, str]:
         check=False,
         timeout=120,
     )
-    return (folder / "out").read_text(), done.stderr
+    return (folder / "out").read_text(), messages(done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TRAIN, WARM_XSBATCH, XSBATCH, Cluster, as_of_22_05, own_cache
+from tests.harness.told import messages
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
@@ -29,7 +30,7 @@ class Submission:
     """What xsbatch said, and what Slurm has of the job."""
 
     def __init__(self, done: subprocess.CompletedProcess[str], environ: dict[str, str]) -> None:
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.code, self.out, self.err = done.returncode, done.stdout, messages(done.stderr)
         self._environ = environ
 
     @property

@@ -12,6 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.conftest import EXAMPLE_SITE
+from tests.harness.told import messages
 from tests.unit.report.test_report import SIZING
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import app
@@ -151,7 +152,7 @@ def test_what_slurm_would_refuse_is_estimated_and_shown_as_it_would_go(
         "xsbatch: Slurm would refuse the changed request, and it would be submitted as written "
         "(sbatch: error: no such"
     )
-    assert told in err
+    assert told in messages(err)
 
 
 @pytest.mark.parametrize(

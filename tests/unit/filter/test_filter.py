@@ -98,7 +98,7 @@ def test_every_line_of_a_message_begins_as_the_hook_knows_it(
     changes._tell("the first\nand the second", "another")
     assert (
         capsys.readouterr().err
-        == "xmem-slurm: the first\nxmem-slurm: and the second\nxmem-slurm: another\n"
+        == "xmem-slurm: the first\nxmem-slurm:   and the second\nxmem-slurm: another\n"
     )
 
 

@@ -152,7 +152,7 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
             "160 measured"
         ),
         (
-            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): l4 has 21.95 GiB (6.61 "
+            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script):\nl4 has 21.95 GiB (6.61 "
             "GiB to spare), of 4"
             " options the cheapest on which it fits [XMEM_KEEP_TYPE=1 keeps the type you wrote]"
         ),
@@ -236,10 +236,10 @@ def test_an_option_on_which_every_step_frees_its_cache_says_so() -> None:
 def test_what_is_not_changed_is_said_with_the_flag_to_change() -> None:
     change = Change("gres", "gpu:1", "gpu:l4:1", "the command line")
     assert terminal.advice([change], SIZING).startswith(
-        "nothing was changed; this would do: --gres=gpu:1 -> --gres=gpu:l4:1 (the command line): "
+        "nothing was changed; this would do:\n--gres=gpu:1 -> --gres=gpu:l4:1 (the command line):\n"
         "l4 has 21.95 GiB"
     )
-    assert terminal.advice([], SIZING).startswith("the request stays as it is: l4 has")
+    assert terminal.advice([], SIZING).startswith("the request stays as it is:\nl4 has")
     assert "KEEP_TYPE" not in terminal.outcome([change], SIZING, typed=False)
 
 
@@ -575,15 +575,15 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
 @pytest.mark.parametrize(
     ("doubts", "told"),
     [
-        ([trace.Noted(Doubt.NCCL, "", 2)], "medium: NCCL's buffers were not seen"),
+        ([trace.Noted(Doubt.NCCL, "", 2)], "medium:\nNCCL's buffers were not seen"),
         (
             [
                 trace.Noted(Doubt.NCCL, "", 2),
                 trace.Noted(Doubt.NOT_REACHED, "the script's own end (719 steps seen)"),
             ],
             (
-                "medium: the script's own end (719 steps seen) was not reached (`xmem-slurm explain` "
-                "says more)"
+                "medium:\nthe script's own end (719 steps seen) was not reached [`xmem-slurm explain` "
+                "says more]"
             ),
         ),
         (
@@ -591,7 +591,7 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
                 trace.Noted(Doubt.SET_UP, "line 7: module: not found"),
                 trace.Noted(Doubt.ASSUMED_VALUES, "a mask (a.py:3)"),
             ],
-            f"medium: a mask (a.py:3); a line of the script failed in the dry run, {FOUND_TORCH}",
+            f"medium:\na mask (a.py:3); a line of the script failed in the dry run, {FOUND_TORCH}",
         ),
     ],
 )
@@ -616,7 +616,7 @@ def test_explain_is_named_with_the_script(script: str | None, told: str) -> None
     doubts = [trace.Noted(Doubt.NCCL, "", 2), trace.Noted(Doubt.NOT_REACHED, "its end")]
     found = estimate([dataclasses.replace(GPT2, doubts=doubts)], "l4", GPUS["l4"])
     sized = Sizing(found, Placement([], None), 0.0)
-    assert terminal.brief_line(sized, script).endswith(f" ({told} says more)")
+    assert terminal.brief_line(sized, script).endswith(f" [{told} says more]")
     job = Submission(("--gres=gpu:1", "train.sh"), {}, b"#!/bin/sh\n")
     decision = Decision(Kind.NOTHING_FITS, job, job, {0: Part(Kind.NOTHING_FITS, sized)})
     (line, *_) = terminal.decision_lines(decision, brief=True)
