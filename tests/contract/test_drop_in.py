@@ -357,20 +357,38 @@ REFUSED = {
         "#SBATCH --gpus=h200:1\n",
     ),
     "a partition that is none": (["--gres=gpu:h200:1", "-pnowhere"], {}, ""),
-    "only asked": (["--gres=gpu:h200:1", "--test-only"], {}, ""),
-    "only asked, in the script": (["--gres=gpu:h200:1"], {}, "#SBATCH --test-only\n"),
+    "only asked": (["--gres=gpu:nosuch:1", "--test-only"], {}, ""),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_sbatch_refuses_is_refused_in_its_words_alone(case: str, place: Place) -> None:
-    """Before a dry run is spent on it; `--test-only` submits nothing to begin with."""
+    """Before a dry run is spent on it."""
     place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
     argv, environ, lines = REFUSED[case]
     (place.folder / "odd.sh").write_text(f"{H}{lines}{T}")
     ours = place.submit([*FORCED, *argv, "odd.sh"], environ=environ)
     assert ours == place.submit(["sbatch", *argv, "odd.sh"], environ=environ)
     assert ours.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "lines"),
+    [(["--test-only"], ""), ([], "#SBATCH --test-only\n")],
+    ids=["typed", "script"],
+)
+def test_who_only_asks_is_told_what_would_be_submitted(
+    argv: list[str], lines: str, place: Place
+) -> None:
+    """The start that Slurm expects is that of the changed request; there is no job of it."""
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    (place.folder / "odd.sh").write_text(f"{H}#SBATCH --gres=gpu:h200:1\n{lines}{T}")
+    ours = place.submit([*FORCED, *argv, "odd.sh"])
+    asked = place.submit(["sbatch", *argv, "--gres=gpu:l4:1", "odd.sh"])
+    assert (ours.code, ours.out, ours.jobs) == (0, "", []) == (asked.code, asked.out, asked.jobs)
+    told = "--gres=gpu:h200:1 -> --gres=gpu:l4:1"
+    assert told in ours.err
+    assert ours.err.splitlines()[-1] == asked.err.strip()
 
 
 def test_an_array_of_a_het_job_is_refused_by_sbatch_itself(place: Place) -> None:

@@ -57,6 +57,15 @@ class Submission(_Given):
         """
         return None if self.script is None else scripts.parse(self.script, self.plugins)
 
+    @property
+    def only_asks(self) -> bool:
+        """Whether Slurm is only asked about it (`--test-only`), and nothing is queued.
+
+        Raises:
+            ScriptError: sbatch refuses the script's #SBATCH lines.
+        """
+        return "test-only" in self.request.settings
+
     def but(self, **fields: Any) -> "Submission":
         """Return it with these fields instead; what does not hang on those that change is not read
         again.

@@ -115,8 +115,7 @@ def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None)
         return left_alone(job)
     request = job.request
     words = own_words(job) if request.asks_for_gpu else {}
-    only_asked = "test-only" in request.settings and not wishes.dry_run
-    if wishes.off or "off" in words or only_asked:
+    if wishes.off or "off" in words:
         return left_alone(job)
     if not request.asks_for_gpu:
         return _unasked(job, wishes, tell, name)

@@ -99,8 +99,9 @@ def decide(
     if too_small and _is_refused(wishes, site):
         answers.keep_decision(name, decision, None, sized=sized, templates=site.templates)
         raise Refused(decided.refusal(*too_small))
+    dry_run = wishes.dry_run or job.only_asks
     full, brief = (
-        terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=is_brief)
+        terminal.decision_lines(decision, dry_run=dry_run, brief=is_brief)
         for is_brief in (False, True)
     )
     before = [ran_out.words] if ran_out is not None else []

@@ -46,8 +46,9 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
             decision = _tried(decision, sbatch) if wishes.dry_run else _accepted(decision, sbatch)
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
-    decision = _held(decision) if wishes.hold else decision
-    if not wishes.dry_run and decision.error != SilentPlace.__name__:
+    is_queued = not (wishes.dry_run or _only_asks(written))
+    decision = _held(decision) if wishes.hold and not _only_asks(written) else decision
+    if is_queued and decision.error != SilentPlace.__name__:
         decision = _recorded(decision, wishes)
     _tell_of(decision, wishes)
     with contextlib.suppress(Exception):  # no submission fails by its report
@@ -55,13 +56,20 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     refused = decision.kind is Kind.REFUSED
     if wishes.dry_run and not refused:
         _show(decision)
-    if not wishes.dry_run:
+    if is_queued:
         _record(decision, wishes, began)
     if refused:
         raise SystemExit(1)
-    if wishes.retry and decision.kind is not Kind.LEFT_ALONE:
+    if wishes.retry and is_queued and decision.kind is not Kind.LEFT_ALONE:
         _retry(sbatch, decision, wishes)
     _hand_over(sbatch, decision.ready)
+
+
+def _only_asks(job: Submission) -> bool:
+    """Whether sbatch will queue nothing of it; of what cannot be read it says that itself."""
+    with contextlib.suppress(XmemError):
+        return job.only_asks
+    return False
 
 
 def _see_that_places_answer(job: Submission, wishes: Wishes) -> None:
@@ -214,7 +222,8 @@ def _tell_of(decision: Decision, wishes: Wishes) -> None:
         tell(unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
-        lines = decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose)
+        dry_run = wishes.dry_run or _only_asks(written)
+        lines = decided.lines(decision, dry_run=dry_run, verbose=wishes.verbose)
         width = columns.columns(2) - len(_PREFIX)
         tell(columns.broken([decided.by_options(line) for line in lines], width))
 

@@ -18,7 +18,7 @@ from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import app
 from xmem_slurm.cluster import guess
 from xmem_slurm.dryrun import dispatch
-from xmem_slurm.errors import UsageError
+from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.estimating import asked, by_dry_run
 from xmem_slurm.report import html
 from xmem_slurm.site import places
@@ -153,6 +153,42 @@ def test_what_slurm_would_refuse_is_estimated_and_shown_as_it_would_go(
         "(sbatch: error: no such"
     )
     assert told in messages(err)
+
+
+@pytest.mark.parametrize("options", [[], ["--xmem-retry=1", "--xmem-record", "--xmem-hold"]])
+@pytest.mark.parametrize("sized", [True, False])
+def test_who_only_asks_is_told_what_would_be_submitted(
+    options: list[str],
+    sized: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is queued, so nothing is held, recorded or tried again: there is no job of it."""
+    became: list[list[str]] = []
+
+    def become(_: Path, argv: list[str], environ: Mapping[str, str]) -> None:
+        assert "XMEM_RECORD_TO" not in environ
+        became.append([*argv, Path(argv[-1]).read_text(encoding="utf-8")])
+        raise SystemExit(0)
+
+    def fails(*_: object, **__: object) -> None:
+        raise NoEstimate("the script ended")
+
+    if not sized:
+        monkeypatch.setattr(dispatch, "one", fails)
+    calls = folder / "calls"
+    (folder / "bin" / "sbatch").write_text(f'#!/bin/sh\necho "$*" >> {calls}\n')
+    (folder / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setattr(handover, "become", become)
+    assert shown([*options, "--test-only", "job.sh"], monkeypatch) == 0
+    (out, err), ((asked, _, script),) = capfd.readouterr(), became
+    assert (out, asked) == ("", "--test-only")
+    assert f"--gres=gpu:{'l4' if sized else 'h200'}:1\n" in script
+    told = "GPU memory needed: " if sized else "would be submitted as written: the script ended"
+    assert err.startswith(f"xsbatch: {told}")
+    assert "held" not in err
+    assert all("--test-only" in call for call in calls.read_text().splitlines())
 
 
 @pytest.mark.parametrize(
