@@ -26,6 +26,11 @@ ANSWERS: Mapping[str, str] = {
 }
 """Why a way is not advised."""
 INTERRUPTED = "interrupted: the answer is the best of the ways that were tried so far"
+_COLUMNS = 80
+"""What a table may be wide."""
+_HEAD = ("", "GPUs", "method", "batch", "needed", "time", "cost", "conf.")
+_OF_GPU = " of "
+"""Between what is needed and what the GPU has."""
 _MOST_NAMED = 3
 """Ways of one such reason that are named; all of them are in the JSON object."""
 
@@ -37,12 +42,11 @@ def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
     advised = list(plan.verified)
     times = prices(advised, lambda row: None if plan.not_ranked else row.seconds)
     costs = prices(advised, lambda row: row.cost)
-    head = ("", "GPUs", "method", "batch", "needed", "time", "cost", "confidence")
     body = [
         _cells(number, row, gpus, times.get(number), costs.get(number))
         for number, row in enumerate(advised)
     ]
-    shown = _aligned([head, *body]) if advised else []
+    shown = _table(body) if advised else []
     changes = dict[tuple[str, ...], list[int]]()
     for number, row in enumerate(advised, 1):
         changes.setdefault(tuple(_change(plan, row)), []).append(number)
@@ -94,7 +98,7 @@ def _cells(
         _gpus(row.candidate),
         _method(row.candidate),
         _batch(row.candidate),
-        "" if row.estimate is None else f"{human(row.estimate.required_bytes)} of {of_gpu}",
+        "" if row.estimate is None else f"{human(row.estimate.required_bytes)}{_OF_GPU}{of_gpu}",
         "" if time is None else f"{time:.1f}x",
         "" if cost is None else f"{cost:.1f}x",
         "" if row.estimate is None else row.estimate.confidence,
@@ -127,10 +131,23 @@ def _also(candidate: Candidate) -> list[str]:
     return ["bf16"] * candidate.bf16 + ["checkpointing"] * candidate.checkpointing
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(body: Sequence[Sequence[str]]) -> list[str]:
+    """Return the ways in columns; of a table that would be too wide what each GPU has is left out,
+    and then room between columns.
+    """
+    needed = _HEAD.index("needed")
+    whole = [_HEAD, *body]
+    short = [
+        [*row[:needed], row[needed].partition(_OF_GPU)[0], *row[needed + 1 :]] for row in whole
+    ]
+    forms = (_aligned(whole, "  "), _aligned(short, "  "), narrowest := _aligned(short, " "))
+    return next((form for form in forms if max(map(len, form)) <= _COLUMNS), narrowest)
+
+
+def _aligned(rows: Sequence[Sequence[str]], gap: str) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        gap.join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
 

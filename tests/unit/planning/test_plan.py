@@ -658,6 +658,26 @@ def test_what_is_written_is_submitted_as_the_job_would_be() -> None:
     assert command == f"env -u OLD SBATCH_COMMENT='a b' sbatch {words}"
 
 
+@pytest.mark.parametrize(
+    ("option", "nodes", "needed"),
+    [
+        ("l4", 1, r"  \d+\.\d\d [MG]iB of 2\.93 GiB  "),
+        ("rtx_6000_ada", 1, r"  \d+\.\d\d [MG]iB  "),
+        ("rtx_6000_ada", 2, r"\d \d+\.\d\d [MG]iB "),
+    ],
+)
+def test_the_table_has_80_columns(option: str, nodes: int, needed: str) -> None:
+    """What the GPU has is left out first, then room between the columns."""
+    gpus = {option: gpu(3000)}
+    plan, _ = planned(SCRIPT, site_of(**{option: 8}), gpus)
+    method = METHODS["ddp" if option == "l4" else "zero3-offload"]
+    row = plan.verified[0]
+    way = replace(row.candidate, nodes=nodes, method=method, micro_batch=16, accumulation=16)
+    lines = report.lines(replace(plan, rows=[replace(row, candidate=way)]), gpus)
+    assert max(map(len, lines[:2])) <= 80
+    assert re.search(needed, lines[1]), lines[1]
+
+
 def test_numbers_are_said_as_people_say_them() -> None:
     gpus = {"small": gpu(3000)}
     plan, _ = planned(SCRIPT, site_of(small=8), gpus)
