@@ -297,7 +297,10 @@ def _remedy(remedy: Remedy) -> str:
     setting = f"PYTORCH_CUDA_ALLOC_CONF={remedy.setting}"
     if remedy.enough:
         return f"to fit {remedy.option}: export {setting} is enough (replayed)"
-    return f"to fit {remedy.option}: {setting} is not enough (replayed)"
+    return (
+        f"to fit {remedy.option}: {setting} is not enough (replayed); `xmem-slurm plan` looks for "
+        "another way to train it"
+    )
 
 
 def _advice(advice: Advice) -> str:

@@ -348,6 +348,11 @@ def test_an_allocator_setting_is_advised_only_where_a_replay_shows_that_it_helps
     assert remedy(on_gpu_of(allocated + margin)) == Remedy(
         "small", "expandable_segments:True", enough=False
     )
+    too_little = Remedy("small", "expandable_segments:True", enough=False)
+    (line,) = terminal.option_lines([], too_little)
+    assert line.endswith(
+        "is not enough (replayed); `xmem-slurm plan` looks for another way to train it"
+    )
     assert remedy(SIZING) is None, "no option is too small"
     shares = [Verdict("shard", GPUS["l4"], False, 0, Share(kind="shard", of="l4", per_gpu=22))]
     assert (
