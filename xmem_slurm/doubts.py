@@ -277,6 +277,7 @@ class Doubt(Enum):
         "{detail} tries plans that only a GPU shows, in whatever memory is free",
     )
     NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"
+    NO_LAUNCHER = "no-launcher", None, "{detail} is not on PATH here: the dry run did without it"
     OWN_SCRIPT = "own-script", None, "the job asks Slurm for its own script"
     OWN_ENVIRONMENT = "own-environment", None, "{detail}"
     OWN_ALLOCATOR = "own-allocator", None, "{detail}"

@@ -88,6 +88,7 @@ def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
         "ddp-buckets",  # the need has room for them
         "cudnn-trials",  # a plan that finds no memory is not tried; said beside the need
         "no-optimizer",
+        "no-launcher",  # costs no memory, but the job; said beside the need
         "own-script",
         "own-environment",
         "own-allocator",

@@ -25,7 +25,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
-from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
+from xmem_slurm.dryrun.shims import commands, fetchers, launchers, slurm_queries
 from xmem_slurm.errors import NoEstimate, SandboxError, UnusedGpu
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
@@ -184,6 +184,11 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         traces_read = [
             replace(trace_read, doubts=[*trace_read.doubts, itself]) for trace_read in traces_read
         ]
+    if launcher := _noted(traces / launchers.NOT_HERE):
+        without = trace.Noted(Doubt.NO_LAUNCHER, launcher)
+        traces_read = [
+            replace(trace_read, doubts=[*trace_read.doubts, without]) for trace_read in traces_read
+        ]
     failed_lines = set_up.failures(outcome.output_head)
     if failed_lines:
         words = ", and ".join(failed_lines)
@@ -247,8 +252,13 @@ def _went_on(python: str) -> str:
 
 def _lacking(traces: Path) -> str:
     """Return the path of the Python that lacked a module and had no torch yet; "" of none."""
+    return _noted(traces / _LACKING)
+
+
+def _noted(file: Path) -> str:
+    """Return what a dry run left in a file of one word; "" of none."""
     try:
-        return checked.plain(os.fsdecode(untrusted.read(traces / _LACKING, _MOST_NOTED)))
+        return checked.plain(os.fsdecode(untrusted.read(file, _MOST_NOTED)))
     except untrusted.DAMAGE:
         return ""
 

@@ -101,6 +101,21 @@ def brief_line(sizing: Sizing, script: str | None = None) -> str:
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
 
 
+def brief_lines(sizing: Sizing, script: str | None = None) -> list[str]:
+    """Say that, and what else whoever submits the job has to know."""
+    return [brief_line(sizing, script), *_without_launcher(sizing.estimate)]
+
+
+def _without_launcher(estimate: Estimate) -> list[str]:
+    """Say which launcher the job lacks, where the dry run did without it."""
+    name = next(
+        (noted.detail for noted in estimate.doubts if noted.doubt is Doubt.NO_LAUNCHER), None
+    )
+    if name is None:
+        return []
+    return [f"this job is likely to fail: {name} is not on PATH here (is its module loaded?)"]
+
+
 def _explain(script: str | None) -> str:
     """Return what shows this estimate again; of what was no file, and is no more, the last one."""
     is_file = script is not None and not script.startswith(("/dev/", "/proc/"))
@@ -179,6 +194,7 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
         f"at the peak: {parts}",
         *_largest(at_peak),
         *_on_host(estimate),
+        *_without_launcher(estimate),
         f"confidence {estimate.confidence}: {seen_words(rank.trace)}; {promise(rank)}",
         *(f"- {reason}" for reason in estimate.reasons),
     ]
@@ -397,7 +413,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
                     )
                 ],
             ),
-            *([brief_line(part.sizing, script)] if brief else estimate_lines(part.sizing.estimate)),
+            *(brief_lines(part.sizing, script) if brief else estimate_lines(part.sizing.estimate)),
             *filter(
                 None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)
             ),

@@ -478,7 +478,7 @@ def _texts(sized: "Sizing", script: str | None) -> Said:
 
     options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
     full = terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest))
-    brief = [terminal.brief_line(sized, script), *options]
+    brief = [*terminal.brief_lines(sized, script), *options]
     return Said(brief, [*full, *options], json_report.estimate_object(sized))
 
 

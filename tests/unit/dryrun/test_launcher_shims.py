@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun.shims import launchers, workers
+from xmem_slurm.dryrun.shims import commands, launchers, workers
 
 OUTER = {"XMEM_DEVICE_COUNT": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 
@@ -32,6 +32,21 @@ def environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
     monkeypatch.setattr(launchers, "become", become)
     return environ
+
+
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec"])
+@pytest.mark.parametrize("there", [True, False])
+def test_mpi_is_done_without_where_it_is_not_and_that_is_noted(
+    environ: dict[str, str], name: str, tmp_path: Path, *, there: bool
+) -> None:
+    programs = tmp_path / "programs"
+    for program in ("python", *[name] * there):
+        (programs / program).touch(0o755)
+    with pytest.raises(Became) as started:
+        commands.SHIMS[name](["-np", "1", "python", "train.py"])
+    assert started.value.args == ("python", "train.py")
+    noted = Path(environ["XMEM_TRACE_DIR"], launchers.NOT_HERE)
+    assert (noted.read_text() if noted.exists() else "") == ("" if there else name)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from xmem_slurm.decision import stopped_by
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.exchange import DryRunResult
+from xmem_slurm.dryrun.shims import launchers
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.slurm.submission import Submission
@@ -47,6 +48,8 @@ class Ran(NamedTuple):
     stopped: str | None = None
     lacking: str = ""
     """The Python that lacked a module."""
+    without: str = ""
+    """The launcher that was not on PATH."""
     changed: Callable[[trace.Trace], trace.Trace] = lambda found: found
 
     def result(self, folder: Path) -> DryRunResult:
@@ -58,6 +61,8 @@ class Ran(NamedTuple):
             (folder / f"{number}.json.gz").write_bytes(gzip.compress(text, 1))
         if self.lacking:
             (folder / "lacking").write_text(self.lacking)
+        if self.without:
+            (folder / launchers.NOT_HERE).write_text(self.without)
         head = f"slurm_script: {self.set_up}\n".encode()
         ended = sandbox.Outcome(self.code, self.stopped, 60.0, 0, self.said.encode())
         ended = dataclasses.replace(ended, spent_seconds=60.0, output_head=head)
@@ -171,6 +176,8 @@ SITUATIONS = {
             set_up=f"line 2: module: command not found\nslurm_script: {NO_LAUNCHER}",
         )
     ),
+    "no MPI": Situation(WELL._replace(without="mpirun")),
+    "no MPI, verbose": Situation(WELL._replace(without="mpirun"), wishes=Wishes(verbose=True)),
     "a syntax error": Situation(Ran(1, "SyntaxError: invalid syntax (train.py:2)")),
     "a module is not there": Situation(Ran(1, traces=[failed(f"{MISSING} 'jax' (train.py:2)")])),
     "a module is not there, strict": Situation(

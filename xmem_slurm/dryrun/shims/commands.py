@@ -88,8 +88,7 @@ def nothing(_arguments: Sequence[str]) -> None:
 CONTAINERS = (*RUNTIMES, *ROOT_ONLY)
 SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "srun": srun,
-    "mpirun": mpirun,
-    "mpiexec": mpirun,
+    **{name: partial(mpirun, name) for name in ("mpirun", "mpiexec")},
     "torchrun": torchrun,
     "deepspeed": deepspeed,
     "nvidia-smi": nvidia_smi,

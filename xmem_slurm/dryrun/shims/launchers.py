@@ -13,11 +13,17 @@ from typing import NamedTuple, NoReturn
 
 from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, find, not_found, note
 
+NOT_HERE = "no-launcher"
+"""The file among the traces with the name of a launcher that is not on PATH: its shim does without,
+and the job itself cannot."""
 
-def mpirun(arguments: Sequence[str]) -> None:
-    """Run the first process of `mpirun [options] command`: the command is the first word that is a
-    program.
+
+def mpirun(name: str, arguments: Sequence[str]) -> None:
+    """Run the first process of `mpirun [options] command`, or `mpiexec`, as its `name` is: the
+    command is the first word that is a program.
     """
+    if find(name) is None:
+        Path(os.environ["XMEM_TRACE_DIR"], NOT_HERE).write_text(name, encoding="utf-8")
     size, previous = os.environ.get("SLURM_NTASKS", "1"), ""
     not_programs = (
         "-map-by",
