@@ -255,7 +255,7 @@ class Seen:
 
     `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None
     where there was none; `batches` the same of the last loop over training data, those that were
-    only drawn included. `epochs` are the loops over training data that came to their end (of how
+    only read included. `epochs` are the loops over training data that came to their end (of how
     many that were cut short, too), None where there was none.
     """
 

@@ -71,7 +71,7 @@ class Phase(JsonPart):
 class Seen(JsonPart):
     """What of the script ran. `end`: it came to its own end.
 
-    `batches` are those of the last loop over training data, those included that were only drawn to
+    `batches` are those of the last loop over training data, those included that were only read to
     see their size; `evaluation` those of the last loop over data without training, null where there
     was none. `epochs` are loops over training data: those that were run whole, of all that were
     seen; the others were cut short.

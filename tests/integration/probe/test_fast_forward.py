@@ -720,7 +720,8 @@ def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
     assert (trace.state, trace.steps) == ("exit", 500)
     assert ran.out in drawn
     said = [noted.detail for noted in trace.doubts if noted.code == "data-repeated"]
-    assert all(each.endswith(" of 500 batches drawn, all of one shape") for each in said)
+    told = " of 500 batches read from the data loader, all of one shape"
+    assert all(each.endswith(told) for each in said)
     assert len(said) == (0 if own else 1)
 
 

@@ -370,10 +370,11 @@ class Course:
             and batch_count != of
             and not state.exhausted
         ):
-            of_all = "" if of is None else " of {:,}".format(of)
+            of_all = "" if of is None else " ({:,} in all)".format(of)
             # none was larger than the first
             short = state.records.short(batch_count, of) if len(state.sizes) > 1 else 0.0
-            self._doubt("largest-drawn", "{:,} batches drawn{}".format(batch_count, of_all), short)
+            words = "{:,} batches read from the data loader{}".format(batch_count, of_all)
+            self._doubt("largest-drawn", words, short)
 
     def _cut_short(self, state: batches.Iteration, unseen_batches: int) -> None:
         """Add what a loop that was cut short would have kept on the GPU for each batch that is
@@ -540,7 +541,7 @@ class Course:
             note(code, detail, share=share)
         for drawing in self._drawings.values():
             if drawing.drawn < drawing.given_batches:
-                words = "{:,} of {:,} batches drawn, all of one shape"
+                words = "{:,} of {:,} batches read from the data loader, all of one shape"
                 note("data-repeated", words.format(drawing.drawn, drawing.given_batches))
         if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
             return
