@@ -7,6 +7,7 @@ for it.
 """
 
 import shlex
+import time
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -38,6 +39,8 @@ MOST_CHARTS = 8
 """Ranks with a chart, those that need the most memory first; the others have their line in the
 table."""
 
+_DAY = "%Y-%m-%d %H:%M"
+
 MOST_PHASES = 36
 """Lines of the table that stands for the chart: twelve steps."""
 
@@ -56,6 +59,8 @@ def render(sizing: Sizing, templates: Path | None = None) -> str:
         "version": __version__,
         "estimate": sizing.estimate,
         "command": shlex.join(sizing.estimate.largest.trace.argv),
+        "sizing": sizing,
+        "made": None if sizing.made is None else time.strftime(_DAY, time.localtime(sizing.made)),
         "ranks": sorted(ranks, key=lambda rank: rank.trace.rank),
         "charts": [_rank(rank, columns, options) for rank in drawn],
         "options": options,

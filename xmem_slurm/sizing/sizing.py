@@ -89,6 +89,10 @@ class Sizing:
     """What is known of the whole option that the request names; None where it names none."""
     made: float | None = None
     """When, in seconds since the epoch; None where nobody noted it."""
+    script: str = ""
+    """What the batch script is called on the command line; empty where it is no file."""
+    component: int | None = None
+    """Which of a heterogeneous job it is; None of an ordinary one."""
 
 
 def size(
@@ -154,7 +158,7 @@ def size_components(
             named[index] = Taken(demands[index], result.placement.choice)
         return result
 
-    return (yield from _size_all(components, size_one))
+    return _named(job, (yield from _size_all(components, size_one)))
 
 
 def spared(gpus: Mapping[str, Gpu], site: Site) -> dict[str, Gpu]:
@@ -178,7 +182,8 @@ def on_one(
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     """Size `job` on one GPU, with nothing to choose from."""
     order = DryRunOrder.of(from_submission(job), gpu, budget, run_options)
-    return _on_one(order, components, name, SharedBudget(budget), experience)
+    sizings = yield from _on_one(order, components, name, SharedBudget(budget), experience)
+    return _named(job, sizings)
 
 
 def _on_one(
@@ -246,6 +251,19 @@ def _size_all(
         except NoEstimate as error:
             sizings[component] = error
     return sizings
+
+
+def _named(
+    job: Submission, sizings: Mapping[int, Sizing | NoEstimate]
+) -> Mapping[int, Sizing | NoEstimate]:
+    """Return them with what people know the job by."""
+    script, several = job.command_line.script or "", bool(job.request.other_components)
+    return {
+        index: replace(sizing, script=script, component=index if several else None)
+        if isinstance(sizing, Sizing)
+        else sizing
+        for index, sizing in sizings.items()
+    }
 
 
 def _size(

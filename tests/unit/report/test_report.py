@@ -196,6 +196,8 @@ def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare
     assert document["ranks"][0]["fits_in_bytes"] == rank.fits_in_bytes
     assert "would use up to" in html.render(sized)
     assert "would use up to" not in html.render(SIZING)
+    page = html.render(sized)
+    assert page.index("torch reserves more than the job needs") < page.index("<figure")
 
 
 def test_what_cudnn_tries_at_first_is_said_beside_the_need() -> None:
@@ -405,6 +407,27 @@ def test_what_a_confidence_means_is_said_as_in_the_guide(
         words in guide and words in terminal.HOW_SURE[confidence].replace(" Of ", " of ")
         for words in shared
     )
+
+
+@pytest.mark.parametrize(
+    ("known", "head"),
+    [
+        ({}, "GPU memory estimate</p>"),
+        (
+            {"script": "job.sh", "made": 0.0, "asked": Verdict("h200", GPUS["h200"], True)},
+            "GPU memory estimate of <code>job.sh</code>, 1970-01-01 00:00; it asks for h200</p>",
+        ),
+        (
+            {"script": "<a>.sh", "component": 0},
+            "GPU memory estimate of <code>&lt;a&gt;.sh</code>, component 0</p>",
+        ),
+    ],
+)
+def test_the_head_of_the_page_says_of_which_job_it_is(
+    known: dict[str, object], head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+    assert f'<p class="over">{head}' in html.render(dataclasses.replace(SIZING, **known))
 
 
 def test_the_page_says_how_sure_it_is_before_the_chart_with_every_reason() -> None:

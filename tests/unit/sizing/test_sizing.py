@@ -86,6 +86,7 @@ def test_a_job_that_asks_for_no_gpu_is_sized_where_that_is_asked_for(
     (found,) = dispatch.one(sizing.size_components(job, [0], SITE, GPUS, Budget()), HERE).values()
     assert isinstance(found, sizing.Sizing)
     assert found.placement.choice == "l4"
+    assert (found.script, found.component) == ("", None)
 
 
 def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,6 +362,10 @@ def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(
         0: "a100_80",
         2: "l4",
     }
+    assert [(each.script, each.component) for each in sized.values()] == [
+        ("job.sh", 0),
+        ("job.sh", 2),
+    ]
     assert asked == described("l4", "a100_80")
 
 
