@@ -25,7 +25,6 @@ from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.outcomes.trust import track_record
 from xmem_slurm.report import outcomes as job_report
-from xmem_slurm.report import terminal
 from xmem_slurm.report import waste as report
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
@@ -189,6 +188,8 @@ def _learn(
     """Learn, say what, and write it. Accounting, where there is one, knows of failures that no
     recorder sees.
     """
+    from xmem_slurm.report import terminal  # noqa: PLC0415 - a job is explained without it
+
     failed = set[str]()
     with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
         failed = sources.not_completed(days, everybody=everybody)
@@ -229,6 +230,8 @@ def _waste(
     """Report the waste of a site's jobs, by its accounting; where it has none, by what was recorded
     alone.
     """
+    from xmem_slurm.report import terminal  # noqa: PLC0415 - as `_learn`
+
     gpus = loading.option_gpus(site, loading.load_catalogue())
     outcomes = records.since(outcomes, days)
     try:

@@ -288,6 +288,11 @@ IMPORTED_BY = {
 }
 KNOWN_ANSWER = IMPORTED_BY[("config", "job.sh")] | {"estimating", "outcomes"}
 """Without the rooms that run a job dry, size it, and choose for it."""
+EXPLAINED_JOB = KNOWN_ANSWER | {
+    *("allocator", "checked", "doubts", "resources", "rewriting", "site", "sizing", "trace"),
+    *("units", "work"),
+}
+"""Of sizing the margins alone, which know how finely a capacity is searched: nothing is run dry."""
 
 
 @pytest.mark.usefixtures("folder")
@@ -303,10 +308,11 @@ def test_a_verb_imports_what_it_needs_and_none_of_what_others_do(
         "import sys; from xmem_slurm.cli import main; sys.argv[0] = 'xmem-slurm'\n"
         "try: main.main()\nfinally: print(*sys.modules, file=sys.stderr)"
     )
-    for argv, rooms in {**IMPORTED_BY, **known}.items():
+    for argv, rooms in {**IMPORTED_BY, **known, ("explain", "4711"): EXPLAINED_JOB}.items():
         done = subprocess.run(
-            [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True
+            [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False
         )
+        assert done.returncode == (2 if argv[-1] == "4711" else 0), "no such job is known"
         *told, names = done.stderr.splitlines()
         imported = names.split()
         assert {
