@@ -118,7 +118,7 @@ def generate(
             ),
         )
     for script in generated:
-        for line in columns.broken(script.lines, columns.columns(2) - len("xmem-slurm: ")):
+        for line in columns.broken(script.lines, columns.width(2) - len("xmem-slurm: ")):
             tell(line)
     _hand_out(generated, chosen.name, output)
 

@@ -69,7 +69,7 @@ def hand_out(estimated: Estimated, reports: Reports, *, as_json: bool, verbose: 
         for component, texts in estimated.said.items():
             lines = texts.full if verbose else texts.brief
             which = f"component {component}: " if estimated.several else ""
-            shown = columns.broken([f"{which}{line}" for line in lines], columns.columns(1))
+            shown = columns.broken([f"{which}{line}" for line in lines], columns.width(1))
             typer.echo("\n".join(shown))
     sys.stdout.flush()
     if estimated.known_since is not None:

@@ -15,23 +15,23 @@ _WHOLE = re.compile(r"`[^`]*`|\[[^]]{,60}\]|\d (?:[KMGT]iB|%)")
 """What is not broken: what is copied from a line or said in passing, and a figure with its unit."""
 
 
-def columns(descriptor: int) -> int:
+def width(descriptor: int) -> int:
     """Return how wide a line may be there."""
     try:
-        width = os.get_terminal_size(descriptor).columns
+        wide = os.get_terminal_size(descriptor).columns
     except OSError:
         return COLUMNS
-    return min(width, COLUMNS) if width >= _LEAST_COLUMNS else COLUMNS
+    return min(wide, COLUMNS) if wide >= _LEAST_COLUMNS else COLUMNS
 
 
-def broken(lines: Sequence[str], width: int) -> list[str]:
+def broken(lines: Sequence[str], most: int) -> list[str]:
     """Return lines that are no wider than that, where they can be broken; what belongs to the one
     before is indented.
     """
     import textwrap  # noqa: PLC0415 - of most jobs without GPUs nothing is told
 
     wrapper = textwrap.TextWrapper(
-        width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+        most, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
     )
     shown: list[str] = []
     for line in lines:

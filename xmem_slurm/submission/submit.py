@@ -224,8 +224,8 @@ def _tell_of(decision: Decision, wishes: Wishes) -> None:
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
         dry_run = wishes.dry_run or _only_asks(written)
         lines = decided.lines(decision, dry_run=dry_run, verbose=wishes.verbose)
-        width = columns.columns(2) - len(_PREFIX)
-        tell(columns.broken([decided.by_options(line) for line in lines], width))
+        most = columns.width(2) - len(_PREFIX)
+        tell(columns.broken([decided.by_options(line) for line in lines], most))
 
 
 def _record(decision: Decision, wishes: Wishes, began: float) -> None:

@@ -9,7 +9,7 @@ from fcntl import ioctl
 import pytest
 
 from tests.harness.told import messages
-from xmem_slurm.report.columns import COLUMNS, broken, columns
+from xmem_slurm.report.columns import COLUMNS, broken, width
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_tests_read_a_message_a_line() -> None:
     assert messages("\n".join(said)) == f"xsbatch: {'word ' * 9}end more\nxsbatch: next"
 
 
-@pytest.mark.parametrize(("width", "wide"), [(80, 80), (300, COLUMNS), (0, COLUMNS)])
-def test_a_line_is_as_wide_as_its_terminal_at_most(width: int, wide: int) -> None:
+@pytest.mark.parametrize(("given", "seen"), [(80, 80), (300, COLUMNS), (0, COLUMNS)])
+def test_a_line_is_as_wide_as_its_terminal_at_most(given: int, seen: int) -> None:
     terminal, side = pty.openpty()
     try:
-        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-        assert columns(side) == wide
+        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, given, 0, 0))
+        assert width(side) == seen
     finally:
         os.close(terminal)
         os.close(side)
@@ -53,6 +53,6 @@ def test_a_line_is_as_wide_as_its_terminal_at_most(width: int, wide: int) -> Non
 
 def test_a_log_has_lines_of_one_width() -> None:
     read, write = os.pipe()
-    assert columns(write) == COLUMNS
+    assert width(write) == COLUMNS
     os.close(read)
     os.close(write)
