@@ -46,6 +46,79 @@ for i in range(300):
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "a list that it takes its argument from": """
+import torch
+class Last(torch.nn.Sequential):
+    def forward(self, tensors):
+        return super().forward(tensors.pop())
+layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+model, kept = Last(*layers).cuda(), []
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(300):
+    tensors = [torch.randn(256, 256, device="cuda")]
+    model(tensors).mean().backward()
+    kept += tensors
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "what it counts in a dictionary that it is given": """
+import torch
+class Counting(torch.nn.Sequential):
+    def forward(self, x, seen):
+        seen["samples"] += len(x)
+        return super().forward(x)
+layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+model, kept = Counting(*layers).cuda(), []
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(300):
+    seen = {"samples": 0}
+    model(torch.randn(256, 256, device="cuda"), seen).mean().backward()
+    kept += [torch.empty(seen["samples"], 64, device="cuda")]
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a number in its Python module that goes round": """
+import torch
+number = 0
+class Numbered(torch.nn.Sequential):
+    def forward(self, x):
+        global number
+        number = (number + 1) % 4
+        return super().forward(x)
+layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+model, kept, last = Numbered(*layers).cuda(), [], 0
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(600):  # the first ones of each number may all be made: `known.SPARED`
+    model(torch.randn(256, 256, device="cuda")).mean().backward()
+    kept += [torch.empty(256, 256, device="cuda")] if number != last else []
+    last = number
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a number that its backward pass counts": """
+import torch
+number = [0]
+class Numbered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+    @staticmethod
+    def backward(ctx, gradient):
+        number[0] = (number[0] + 1) % 4
+        return gradient
+class Model(torch.nn.Sequential):
+    def forward(self, x):
+        return Numbered.apply(super().forward(x))
+layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+model, kept, last = Model(*layers).cuda(), [], [0]
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(600):
+    model(torch.randn(256, 256, device="cuda")).mean().backward()
+    kept += [torch.empty(256, 256, device="cuda")] if number != last else []
+    last = number[:]
+    optimizer.step()
+    optimizer.zero_grad()
+""",
 }
 
 

@@ -14,10 +14,11 @@ skipped any more.
 
 Not skipped, each for itself or for good: calls that change an attribute of a module (but for the
 weights that torch's weight_norm and spectral_norm make anew: those are given, too), that read
-values or draw numbers on the host, that write to their arguments or give them back, that give
-values which are known, or anything but tensors and plain values; from which something lives on that
-was not given; where hooks are on a module; where somebody traces, captures or looks on. Then their
-parts may be.
+values or draw numbers on the host, that write to their arguments or give them back, that change
+what their code reads, or the lists that they are given, so that the next one is another (one that
+is skipped would change nothing, and the next be of its kind again); that give values which are
+known, or anything but tensors and plain values; from which something lives on that was not given;
+where hooks are on a module; where somebody traces, captures or looks on. Then their parts may be.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import operator
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -350,7 +352,7 @@ class Calls:
             tried = behavior.ready or behavior.is_tried(len(state.behaviors) > MANY_KINDS)
             way = self._made_by(state)
             if tried:
-                way = functools.partial(self._record, state, behavior, leaves)
+                way = functools.partial(self._record, state, behavior, (args, kwargs))
             return way
         state.small = behavior.small
         if state.small or (counts and self._torch.is_grad_enabled() and behavior.is_spared()):
@@ -522,7 +524,11 @@ class Calls:
     # -- a call that is made -----------------------------------------------------------------------
 
     def _record(
-        self, state: State, behavior: Known, leaves: list[Any], make: Callable[[], Any]
+        self,
+        state: State,
+        behavior: Known,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        make: Callable[[], Any],
     ) -> Any:
         """Make a call, and have torch's notes of it read; unless it is one that must not be
         skipped.
@@ -532,6 +538,7 @@ class Calls:
         if any(kinds.hooked(module, sharding_hooks) for module in modules):
             state.refused += 1
             return make()
+        leaves, form = self._leaves(*arguments)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         needs = [
             reference
@@ -557,6 +564,12 @@ class Calls:
             same = state.sharding is not None or self._hooks() == hooks
             same = same and self._state(state, modules, tensors) == before
             fit = same and self._describe(recorded, out, modules, tensors, state)
+            # What it changes there would stay as it is where it is skipped: a list that it takes
+            # something from, a dictionary or a global that it counts in. Others may change nothing.
+            changes = (
+                not self._has_the_same(arguments, leaves, form)
+                or state.surroundings.look() != behavior.around
+            )
             reads = None
             if self._process.reads_unexplained() <= blind:
                 reads = self._reads(leaves, modules, origins)
@@ -565,6 +578,10 @@ class Calls:
             return out
         if not fit or reads is None:
             state.refused += 1
+            if behavior.ready:
+                differs()
+            return out
+        if changes:
             if behavior.ready:
                 differs()
             return out
@@ -642,6 +659,13 @@ class Calls:
         if state.sharding is not None and self._torch.is_grad_enabled():
             but = ("_parameters",)
         return self._kinds.state(modules, but), [tensor._version for tensor in tensors]
+
+    def _has_the_same(
+        self, arguments: tuple[tuple[Any, ...], dict[str, Any]], leaves: list[Any], form: Any
+    ) -> bool:
+        """Whether arguments have these leaves in this form, as they had before the call."""
+        leaves_now, form_now = self._leaves(*arguments)
+        return form_now == form and all(map(operator.is_, leaves_now, leaves))
 
     def _rests(self, state: State) -> bool:
         """Whether a call of a sharded root can stand for another, or be recorded.

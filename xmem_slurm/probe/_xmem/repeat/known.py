@@ -85,6 +85,11 @@ class Known:
         """In which round of the script the last one came."""
 
     @property
+    def around(self) -> Any:
+        """What their code reads past their arguments, as they begin."""
+        return self.kind[4]
+
+    @property
     def ready(self) -> bool:
         """Whether the next one can be skipped."""
         return self._times >= TIMES

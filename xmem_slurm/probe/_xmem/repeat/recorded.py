@@ -194,9 +194,10 @@ class RecordedCall:
         if backward_call.create_graph:
             self._state.refuse()  # what stands for a call has no derivatives of derivatives
         plain = all(gradient is None or is_strided(gradient) for gradient in gradients)
-        if backward_call.create_graph or is_given or extent is None or not plain:
+        changes = self._state.surroundings.look_back() != before[1]
+        if backward_call.create_graph or is_given or extent is None or not plain or changes:
             # It is differentiated again, gives the script gradients, cannot be told from what is
-            # around it, or has sparse ones.
+            # around it, has sparse ones, or changes what its code reads.
             self.gone = None
             return
         first, end = extent
