@@ -77,6 +77,18 @@ for i in range(300):
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "a hook by which what frozen weights give needs a gradient": """
+import torch
+layers = [layer for _ in range(8) for layer in (torch.nn.Linear(512, 512), torch.nn.ReLU())]
+frozen = torch.nn.Sequential(*layers).cuda().requires_grad_(False)
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(300):
+    if i == 150: frozen[0].register_forward_hook(lambda module, args, out: out.requires_grad_(True))
+    model(frozen(torch.randn(4096, 512, device="cuda"))).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
     "a number in its Python module that goes round": """
 import torch
 number = 0

@@ -430,6 +430,12 @@ SCRIPTS = {
             x = data()
             step(sum((model(x) - each).square().sum() for each in given))
         """,
+    "a hook by which what frozen weights give needs a gradient": """
+        rows = torch.nn.Embedding(100, 128).cuda().requires_grad_(False)
+        rows.register_forward_hook(lambda module, args, out: out.requires_grad_(True))
+        for i in range(30):
+            step(model(rows(torch.zeros(64, dtype=torch.long, device="cuda"))).square().mean())
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))

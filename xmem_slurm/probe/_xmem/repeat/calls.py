@@ -717,7 +717,8 @@ class Calls:
             )
             if not plain or not leaf.is_floating_point() or self._values.of(leaf) is not None:
                 return False
-            if leaf.retains_grad:  # the script asks it for its gradient
+            # The script asks it for its gradient, or a hook has made it need one that ends there.
+            if leaf.retains_grad or (leaf.requires_grad and leaf.grad_fn is None):
                 return False
             if pointer(leaf) in pointers_in_use:
                 return False

@@ -172,6 +172,7 @@ class Kinds:
         for module in modules:
             training = getattr(module, "training", None)  # torch.jit.freeze leaves none
             attributes.append((training, hooked(module), *map(id, module._modules.values())))
+            attributes.append(("hooks", *_pure_hooks(module)))
             for name, value in _lasting(module):
                 if name not in _INTERNAL and name not in _HOOKS:
                     attributes.append(
@@ -250,6 +251,18 @@ def hooked(module: Module, but: Collection[int] = ()) -> bool:
         for name in _HOOKS
         for number, hook in (getattr(module, name, None) or {}).items()
     )
+
+
+def _pure_hooks(module: Module) -> list[int]:
+    """Return ids of the code of those that are told of calls of this module and reach nothing else:
+    what they do is a part of the call.
+    """
+    return [
+        id(hook.__code__)
+        for name in _HOOKS
+        for hook in (getattr(module, name, None) or {}).values()
+        if hasattr(hook, "__code__") and _is_pure(hook)
+    ]
 
 
 def _is_pure(hook: Any) -> bool:
