@@ -89,3 +89,31 @@ def test_what_is_allocated_while_a_snapshot_is_taken_is_noted_once(history: Modu
     assert list(zip(columns["action"], columns["address"], strict=True)) == [
         (each["action"], each["addr"]) for each in notes + later
     ]
+
+
+def test_intervals_in_which_more_was_reserved_stay_when_a_trace_is_shortened(
+    history: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST", 6)
+    monkeypatch.setattr(history, "RESERVING", 2)
+    kept = history.History(
+        NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
+    )
+    notes: list[dict[str, object]] = []
+
+    def snapshot() -> dict[str, object]:
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": ""}
+        return {"device_traces": [notes], "segments": [], "allocator_settings": settings}
+
+    kept._snapshot, kept._clear = snapshot, lambda: None
+    reserved = (1, 2, 2, 3, 4, 4, 5, 5)
+    for interval, peak in enumerate(reserved):
+        notes = [*taken(interval), *freed(interval)]
+        kept.take([interval + 1], {0: {"reserved_bytes": peak}}, at_rest=True)
+    columns = kept.columns(0)
+    # the first, those in which it rose as far as there is room, the last in which it did
+    assert [
+        address
+        for action, address in zip(columns["action"], columns["address"], strict=True)
+        if action == "alloc"
+    ] == [0, 1, 3, 6, 7]

@@ -56,8 +56,11 @@ there is room: what is reserved may rise as kinds follow each other, and what to
 not so."""
 MOST = 40_000
 """Allocations, above which the trace is shortened, as the search for what is needed takes a second
-for so many: of intervals other than the first and those that hold a peak only what outlives them is
-kept."""
+for so many: of intervals other than the first, those that hold a peak..."""
+RESERVING = MOST // 2
+"""...and, up to so many, those in which more was reserved, only what outlives them is kept. What
+grows later, a cache of keys and values, finds its room in the segments of these: a replay without
+them would reserve it all anew."""
 SLICE = 50_000
 """Allocations after which an interval is cut wherever it is, so that torch's notes do not fill the
 host's memory."""
@@ -429,9 +432,16 @@ class History:
         return self._kept[device]
 
     def _shorten(self, device: int) -> None:
-        """Keep of pieces that hold no peak what outlives them; neighbours become one."""
+        """Keep of pieces that hold no peak, and reserve no more, what outlives them; neighbours
+        become one.
+        """
         first, *pieces = self._pieces[device]
-        holders = {name: piece for piece in pieces for name in piece.record}.values()
+        holders = list({name: piece for piece in pieces for name in piece.record}.values())
+        room = RESERVING
+        for piece in pieces:
+            if "reserved_bytes" in piece.record and len(piece.numbers) <= room:
+                room -= len(piece.numbers)
+                holders.append(piece)
         short = [first]
         for piece in pieces:
             if piece in holders:
