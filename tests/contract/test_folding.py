@@ -177,7 +177,7 @@ def test_without_a_script_there_is_nothing_to_show(place: Place) -> None:
 def test_nothing_is_said_to_be_submitted(place: Place) -> None:
     (place.folder / "job.sh").write_text(H + "#SBATCH --gres=gpu:1\n" + T)
     said = place.run([XSBATCH, "--xmem-dry-run", "job.sh"]).stderr.decode()
-    assert said.startswith("xsbatch: would be submitted as written: ")
+    assert messages(said).startswith("xsbatch: would be submitted as written: ")
     assert "\nxsbatch: nothing was submitted; " in said
     quiet = place.run([XSBATCH, "--xmem-dry-run", "-Q", "--wrap=true"])
     assert (quiet.stderr, quiet.stdout[:10]) == (b"", b"#!/bin/sh\n")

@@ -15,6 +15,7 @@ import pytest
 
 import xmem_slurm
 from tests.conftest import XMEM_SLURM, XSBATCH
+from tests.harness.told import messages
 
 PATH = os.defpath
 TREASON = 'import sys; sys.stderr.write("here\\n"); '
@@ -238,7 +239,7 @@ def test_where_its_python_is_gone_the_job_goes_as_it_was_written(how: str, copie
     for name in ("xsbatch", "sbatch"):
         code, out, said = run(name, "-J", "a b", "--xmem-keep-type", "job.sh", "")
         assert (code, out) == (0, "-J a b job.sh \n")
-        assert said.startswith("xsbatch: submitted as written: ")
+        assert messages(said).startswith("xsbatch: submitted as written: ")
         assert said.count("\n") == 1
         assert "installed again" in said
     assert run("xsbatch", "--xmem-dry-run", "job.sh")[:2] == (1, "")

@@ -27,6 +27,7 @@ from tests.conftest import (
     write_job,
 )
 from tests.harness.hung_mount import hung
+from tests.harness.told import messages
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import hooks
@@ -398,7 +399,7 @@ def test_a_package_of_ours_that_is_broken_is_one_line(
     done = filtered.sbatch("job.sh", cwd=folder)
     as_written(filtered, done)
     assert done.stderr.count("\n") == bool(said), done.stderr
-    assert done.stderr.startswith("xmem-slurm: submitted as written: " if said else "")
+    assert messages(done.stderr).startswith("xmem-slurm: submitted as written: " if said else "")
     assert said in done.stderr
 
 

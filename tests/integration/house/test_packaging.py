@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.told import messages
 from xmem_slurm import __version__
 from xmem_slurm.cli import verb_pages
 from xmem_slurm.cli.pages import SHARE
@@ -289,7 +290,7 @@ def test_what_a_prefix_does_not_have_is_said_and_the_job_goes_as_written(
 ) -> None:
     done = submitted(apart / "bin", tmp_path)
     assert (done.returncode, done.stdout) == (0, "job.sh\n")
-    assert done.stderr.startswith("xsbatch: submitted as written: ")
+    assert messages(done.stderr).startswith("xsbatch: submitted as written: ")
     assert done.stderr.count("\n") == 1
     done = subprocess.run(
         [apart / "bin" / "xmem-slurm", "gpus"], env={}, capture_output=True, text=True, check=False
@@ -380,7 +381,7 @@ def test_a_broken_package_is_one_line_and_costs_no_job(
         (package / name).write_text(content)
     done = submitted(tmp_path / "made" / "bin", tmp_path, PYTHONPATH=NEEDED)
     assert (done.returncode, done.stdout) == (0, "job.sh\n"), done.stderr
-    assert done.stderr.startswith("xsbatch: submitted as written: ")
+    assert messages(done.stderr).startswith("xsbatch: submitted as written: ")
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
 

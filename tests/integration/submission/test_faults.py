@@ -213,6 +213,6 @@ def test_nowhere_to_write(how: str, both: Both, job_python: Path) -> None:
     )
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", home], check=True)
     try:
-        assert both.same("gpu.sh").startswith("xsbatch: submitted as written: ")
+        assert messages(both.same("gpu.sh")).startswith("xsbatch: submitted as written: ")
     finally:
         subprocess.run(["umount", home], check=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cluster, wait_until
+from tests.harness.told import messages
 
 XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 PLAIN = "#!/bin/bash\n#SBATCH --output=/dev/null\ntrue\n"
@@ -290,7 +291,7 @@ def test_quiet_means_us_too(submitter: Submitter) -> None:
     (submitter.folder / "gpu.sh").write_text(GPU + "true\n")
     code, out, err = submitter(XSBATCH, "-H", "-Q", "gpu.sh")
     assert (code, out) == (0, "")
-    assert err.startswith("xsbatch: submitted as written: ")
+    assert messages(err).startswith("xsbatch: submitted as written: ")
 
 
 @pytest.mark.slurm

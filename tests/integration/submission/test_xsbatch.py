@@ -181,7 +181,7 @@ def submitted_as_written(done: Submission, folder: Path, why: str) -> None:
     assert done.field("TresPerNode") == "gres:gpu:h200:1"
     assert done.script() == (folder / "job.sh").read_text()
     assert len(done.err.splitlines()) == 1, done.err
-    assert done.err.startswith("xsbatch: submitted as written: ")
+    assert messages(done.err).startswith("xsbatch: submitted as written: ")
     assert re.search(why, done.err), done.err
 
 
