@@ -377,7 +377,7 @@ def compare(
             said = (
                 SAID_OF_A_CHANGE
                 if way == "changed"
-                else r"(?m)^xsbatch: submitted as written: .*\n(xsbatch:   .*\n)*"
+                else r"(?m)^xsbatch: submitted as written:.*\n(xsbatch:   .*\n)*"
             )
             texts = [re.sub(said, "", text) for text in (ours.out, ours.err)]
             wanted = (theirs.code, theirs.out, re.sub(said, "", theirs.err))

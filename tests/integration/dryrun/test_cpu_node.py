@@ -247,7 +247,7 @@ def test_a_sweep_whose_array_does_not_run_asks_for_the_largest_gpu(
             login.cluster.slurm("scancel", holder.strip())
     assert done.returncode == 0, said
     assert "#SBATCH --gpus-per-node=h200:1" in script
-    assert re.search(f"not estimated: the dry run in .*{told}", said), said
+    assert re.search(f"not estimated: the dry run in .*{told}", messages(said)), said
     assert not {"RUNNING", "PENDING"} & set(login.steps("JobState", name=ARRAY))
 
 
