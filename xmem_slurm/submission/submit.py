@@ -46,11 +46,12 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
             decision = _tried(decision, sbatch) if wishes.dry_run else _accepted(decision, sbatch)
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
-    is_queued = not (wishes.dry_run or _only_asks(written))
-    decision = _held(decision) if wishes.hold and not _only_asks(written) else decision
+    only_asks = _only_asks(written)
+    is_queued = not (wishes.dry_run or only_asks)
+    decision = _held(decision) if wishes.hold and not only_asks else decision
     if is_queued and decision.error != SilentPlace.__name__:
         decision = _recorded(decision, wishes)
-    _tell_of(decision, wishes)
+    _tell_of(decision, wishes, is_queued=is_queued)
     with contextlib.suppress(Exception):  # no submission fails by its report
         _write_reports(decision, wishes)
     refused = decision.kind is Kind.REFUSED
@@ -212,7 +213,7 @@ def _recorded(decision: Decision, wishes: Wishes) -> Decision:
     return decision
 
 
-def _tell_of(decision: Decision, wishes: Wishes) -> None:
+def _tell_of(decision: Decision, wishes: Wishes, *, is_queued: bool) -> None:
     """Tell the user what was decided; with --quiet only what an error of this submission kept us
     from.
     """
@@ -222,8 +223,7 @@ def _tell_of(decision: Decision, wishes: Wishes) -> None:
         tell(unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
-        dry_run = wishes.dry_run or _only_asks(written)
-        lines = decided.lines(decision, dry_run=dry_run, verbose=wishes.verbose)
+        lines = decided.lines(decision, dry_run=not is_queued, verbose=wishes.verbose)
         most = columns.width(2) - len(_PREFIX)
         tell(columns.broken([decided.by_options(line) for line in lines], most))
 

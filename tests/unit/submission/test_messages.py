@@ -227,6 +227,6 @@ def test_what_xsbatch_says(
             decision = answer(job, wishes, lambda line: submit.tell([line]))
         except Exception as error:  # as `submit` does
             decision = stopped_by(error, job)
-        submit._tell_of(decision, wishes)
+        submit._tell_of(decision, wishes, is_queued=not wishes.dry_run)
     told = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "TODAY", capsys.readouterr().err)
     assert told == snapshot

@@ -269,7 +269,7 @@ def test_what_helps_is_told_by_the_options_of_who_was_run(
         ),
     ):
         assert variable in "\n".join(decided.lines(decision))
-        submit._tell_of(decision, Wishes())
+        submit._tell_of(decision, Wishes(), is_queued=True)
         told = capsys.readouterr().err
         assert option in told
         assert variable not in told

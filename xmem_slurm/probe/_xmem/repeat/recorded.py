@@ -143,7 +143,7 @@ class RecordedCall:
         """Whether its graph is gone; None where it is no example."""
         self.forward: Events = None  # type: ignore[assignment] # until it was read
         self.backs: list[BackwardPass] = []
-        self._unread: list[WentBack] = []
+        self._unread: list[WentBack] = []  # since torch's notes were last read
         self._keeps_graph = True  # whether its last backward pass did, if there was one
         self.casts: tuple[LeftBlock, ...] = ()
         """Blocks that the call leaves and that are given back before its backward pass: in
