@@ -22,6 +22,7 @@ from xmem_slurm.trace import Trace
 EXPANDABLE = "expandable_segments:True"
 """The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value
 that is computed."""
+_NO_TIME = "no time was left in the budget to try it (--xmem-budget=300)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
         return replace(
             outlook, without_kernels=without_kernels(verdict.name, verdict.job_gpu, arch_list)
         )
+    if verdict.name in sizing.untried:
+        return replace(outlook, not_taken=_NO_TIME)
     if verdict.fits is False and sizing.no_smaller and estimate.fits(verdict.job_gpu):
         return replace(outlook, headroom_bytes=max(0, headroom), not_taken=sizing.no_smaller)
     # A replay that ends well takes its full time; with room for the need, or a verdict by its own

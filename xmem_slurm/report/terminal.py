@@ -25,7 +25,6 @@ from xmem_slurm.rewriting.rewrite import Change
 from xmem_slurm.sizing import host_memory
 from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
-from xmem_slurm.sizing.placement import Placement
 from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import GIB, human
@@ -345,17 +344,18 @@ def _offer(sizing: Sizing) -> str:
     chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
     units, has = chosen.units, chosen.job_gpu.total_bytes
     spare = f"{human(has - needed)} to spare" if has >= needed else "enough, replayed on it"
-    size = f"{human(has)} ({spare}), {_rank(placement, no_smaller=bool(sizing.no_smaller))}"
+    size = f"{human(has)} ({spare}), {_rank(sizing)}"
     if chosen.share is None:
         return f"{chosen.name} has {size}"
     of = f"{chosen.share.per_gpu} {_UNITS[chosen.share.kind]} of {chosen.share.of}"
     return f"{units} of {of} {'has' if units == 1 else 'have'} {size}"
 
 
-def _rank(placement: Placement, *, no_smaller: bool) -> str:
-    """Say what the chosen option is the best in, of all or of those `no_smaller`, and which would
-    be no worse.
+def _rank(sizing: Sizing) -> str:
+    """Say what the chosen option is the best in, of all or of those no smaller, which would be no
+    worse, and which were not tried.
     """
+    placement = sizing.placement
     count, start = len(placement.verdicts), placement.starts.get(placement.choice or "")
     if placement.order == "memory":
         first = f"of {count} options the one that takes the least GPU memory"
@@ -364,14 +364,20 @@ def _rank(placement: Placement, *, no_smaller: bool) -> str:
         first = f"of {count} options the first to start ({when}, as Slurm expects)"
     else:
         cheapest = "cheapest on which it fits"
-        if no_smaller:
+        if sizing.no_smaller:
             cheapest = "cheapest that is no smaller than what was asked for"
         first = f"of {count} options the {cheapest}" if count > 1 else "the only option"
         first += "; Slurm did not say when each would start" if placement.order == "start" else ""
+    if sizing.untried:
+        first += f"; {_no_time(sizing)}"
     if not placement.tied:
         return first
     are = "are" if len(placement.tied) > 1 else "is"
     return f"{first}; {', '.join(placement.tied)} {are} no better and no smaller"
+
+
+def _no_time(sizing: Sizing) -> str:
+    return f"no time was left to try {', '.join(sizing.untried)} (--xmem-budget=300)"
 
 
 def outcome(
@@ -493,6 +499,8 @@ def too_small(sizing: Sizing) -> str:
             "no share of a GPU that is open to this job is large enough, or nothing would hold "
             "the job to it"
         )
+    if sizing.untried:
+        return f"no GPU that was tried is large enough; {_no_time(sizing)}"
     largest = max((v.gpu.total_bytes for v in verdicts), default=0)
     if largest:
         return f"no GPU option open to this job is large enough; the largest has {human(largest)}"

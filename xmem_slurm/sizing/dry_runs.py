@@ -193,6 +193,8 @@ class ComponentEstimates:
     """Why it was given no share of a GPU on which it fits."""
     no_smaller: str = ""
     """Why it was given no smaller GPU than it asks for, though it fits there."""
+    untried: list[str] = field(default_factory=list)
+    """Options on which it may fit, for which the budget had no room."""
 
     def has_kernels(self, name: str) -> bool:
         """Whether the job's torch runs on the GPU of option `name`, as far as is known."""
@@ -217,9 +219,10 @@ class ComponentEstimates:
         that could succeed.
 
         It is not tried where the component does not fit by the traces at hand, or where the budget
-        has no room for another run; and it does not fit where that run fails, as that of a torch
-        that was not built for the GPU does. The next option is dearer, never too small. A script
-        that stops by itself is told at once.
+        has no room for another run, unless it is the one that the component is meant for, which
+        gets what is left; and it does not fit where that run fails, as that of a torch that was not
+        built for the GPU does. The next option is dearer, never too small. A script that stops by
+        itself is told at once.
         """
         gpu = self.dry_runs.gpus[name]
         if not self.has_kernels(name):
@@ -228,7 +231,8 @@ class ComponentEstimates:
             estimates = [result for result in self.results.values() if isinstance(result, Estimate)]
             if estimates and not any(estimate.fits(gpu) for estimate in estimates):
                 return False
-            if not self.dry_runs.has_room_for(name):
+            if name != self.sure and not self.dry_runs.has_room_for(name):
+                self.untried.append(name)
                 return False
         try:
             return (yield from self.on(name)).fits(gpu)

@@ -2,8 +2,8 @@
 own order.
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -64,8 +64,8 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One option that the job could go to. `fits` is None where a better one was taken before it
-    was asked.
+    """One option that the job could go to. `fits` is None where it was not tried: a better one was
+    taken before, or there was no time (`Sizing.untried`).
 
     `units` is how many units of a share the job needs; 1 for a whole GPU or MIG instance, 0 where
     it does not fit. `share` is what the site file says of the share; None for a whole GPU or MIG
@@ -112,6 +112,14 @@ class Placement:
             verdict for verdict in self.verdicts if verdict.fits is False and verdict.share is None
         )
         return max(tried, key=lambda verdict: verdict.gpu.total_bytes, default=None)
+
+    def without(self, untried: Collection[str]) -> "Placement":
+        """Return it with no verdict on options that were left out, as they could not be tried."""
+        verdicts = [
+            replace(verdict, fits=None) if verdict.name in untried else verdict
+            for verdict in self.verdicts
+        ]
+        return replace(self, verdicts=verdicts)
 
     @property
     def units(self) -> int:

@@ -85,6 +85,8 @@ class Sizing:
     no_smaller: str = ""
     """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none
     was in question."""
+    untried: Sequence[str] = ()
+    """Options on which the job may fit, for which the budget had no room."""
     asked: Verdict | None = None
     """What is known of the whole option that the request names; None where it names none."""
     made: float | None = None
@@ -291,6 +293,7 @@ def _size(
     placement = yield from _placed(
         place(demand, site, gpus, starts, occupied=occupied), demand, site, estimates
     )
+    placement = placement.without(estimates.untried)
     estimate = yield from estimates.on(placement.choice or largest)
     without, named = "", demand.option
     if named is not None and not estimates.has_kernels(named):
@@ -302,6 +305,7 @@ def _size(
         without_kernels=without,
         no_share=estimates.no_share,
         no_smaller=estimates.no_smaller,
+        untried=estimates.untried,
         asked=_requested_verdict(demand, site, placement, estimate, gpus),
         made=time.time(),
     )

@@ -97,6 +97,23 @@ SCRIPTS = {
             (penalty + model(data(16)).square().mean()).backward()
             if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
         """,
+    "called four times before one backward pass, small": """
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(40): step(sum(model(data(8)).square().mean() for _ in range(4)))
+        """,
+    "called two or three times before a backward pass, beside accumulated gradients": """
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(60):
+            sum(model(data(8)).square().mean() for _ in range(2 + i % 2)).backward()
+            if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
+        """,
+    "a penalty that is computed after the call": """
+        optimizer = torch.optim.SGD(model.parameters())
+        old = [each.detach().clone() for each in model.parameters()]
+        for i in range(40):
+            loss, pairs = model(data(16)).square().mean(), zip(model.parameters(), old)
+            step(loss + sum((each - before).square().sum() for each, before in pairs))
+        """,
     "another stream late": """
         for i in range(80):
             if i == 40: torch.cuda.set_stream(torch.cuda.Stream())

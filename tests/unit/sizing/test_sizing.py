@@ -41,6 +41,7 @@ class DryRuns:
         self, result: trace.Trace, fails_on: set[str] | None = None, seconds: float = 0.0
     ) -> None:
         self.result, self.fails_on, self.asked = result, fails_on or set(), []
+        self.seconds = seconds
 
     def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append(order.gpu.description)
@@ -48,7 +49,7 @@ class DryRuns:
             return DryRunResult(
                 NoEstimate("no kernel image is available for execution on the device")
             )
-        return DryRunResult([self.result])
+        return DryRunResult([self.result], Spent(self.seconds))
 
 
 def size(monkeypatch: pytest.MonkeyPatch, dry_runs: DryRuns, budget: float = 60) -> sizing.Sizing:
@@ -206,6 +207,38 @@ def test_a_script_that_stops_by_itself_is_run_once(monkeypatch: pytest.MonkeyPat
     assert str(caught.value).count("No module") == 1
 
 
+def test_a_gpu_for_which_no_time_is_left_is_not_said_to_be_too_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that the job asks for gets what is left of the budget."""
+    dry_runs = DryRuns(LARGE, seconds=40)
+    sized = size(monkeypatch, dry_runs)
+    assert dry_runs.asked == described("l4", "h200")
+    assert sized.placement.choice == "h200"
+    assert {v.name: v.fits for v in sized.placement.verdicts} == {
+        "l4": False,
+        "a100_40": False,
+        "a100_80": None,
+        "h200": True,
+    }
+    assert "no time was left to try a100_80 (--xmem-budget=300)" in terminal.reason(sized)
+    of_80 = terminal.option_lines(outlooks(sized), None)[2]
+    assert "not taken: no time was left in the budget to try it" in of_80
+
+
+def test_where_larger_gpus_were_not_tried_none_is_said_to_be_the_largest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "run", DryRuns(LARGE, seconds=40))
+    job = Submission(("--gres=gpu:l4:1", "job.sh"), {}, b"#!/bin/sh\n")
+    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
+    assert sized.placement.choice is None
+    assert terminal.too_small(sized) == (
+        "no GPU that was tried is large enough; no time was left to try a100_80, h200 "
+        "(--xmem-budget=300)"
+    )
+
+
 def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = dataclasses.replace(
         GPT2, allocations=[a._replace(size=a.size * 12) for a in GPT2.allocations]
@@ -315,7 +348,7 @@ def test_ends_that_need_another_amount_are_not_alike(monkeypatch: pytest.MonkeyP
     tasks = Tasks(large=[9], seconds=19.0)
     sized = sized_array(monkeypatch, tasks, "0-9")
     assert tasks.ran[:2] == [0, 9]
-    assert sized.placement.choice in {None, "h200"}
+    assert sized.placement.choice == "h200"
 
 
 def test_whoever_names_tasks_answers_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ from _xmem.repeat.recorded import (
     gradient_address,
     node_number,
     sign,
+    times_given,
 )
 from _xmem.repeat.sharded import as_gradient, local, sharding
 from _xmem.repeat.surroundings import CallSurroundings
@@ -142,8 +143,8 @@ class Calls:
         self._backward: BackwardCall | None = None  # how the backward pass at hand was asked for
         # ids of parameters that had no gradient before it, and have one from a skipped call
         self._given_now: set[int] = set()
-        # {id of a parameter for which it has several gradients: number of the node of the last}
-        self._added_up: dict[int, int] = {}
+        # {id of a parameter that several nodes give a gradient: their numbers}
+        self._added_up: dict[int, Sequence[int]] = {}
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
         # ids of modules that were changed, and how often those were forgotten
         self._changed: list[int] = []
@@ -279,11 +280,11 @@ class Calls:
             if isinstance(call, RecordedCall) and call.awaits_backward
         ]
         try:
-            if self.journal.allocated:  # by graphs of skipped calls
+            if self.journal.allocated or recorded:  # by graphs of skipped calls
                 self._added_up = added_up(roots)
             if recorded:
                 assert self._backward is not None
-                watch = BackwardWatch(recorded, self._backward, self.position)
+                watch = BackwardWatch(recorded, self._backward, self._added_up, self.position)
                 watch.begin(roots)
         except Exception as error:
             self._broken(error)
@@ -825,9 +826,9 @@ class Calls:
         storages: dict[int, Storage] = {}
         likes: list[Any] = [None] * len(layout.views)
         streams: dict[int | None, list[tuple[int, LeftBlock | None]]] = {}
-        for place, view in enumerate(layout.views):
+        for place in range(len(layout.views)):
             if wanted is None or place in wanted:
-                block = blocks[view.storage] if view.storage is not None and blocks else None
+                block = layout.block(place, blocks)
                 streams.setdefault(block and block.stream, []).append((place, block))
         self.journal.gives = True
         try:
@@ -875,9 +876,11 @@ class Calls:
                 parameter.grad is None or id(parameter) in self._given_now
                 for parameter in parameters
             ]
+        given = times_given(parameters, self._added_up, node_number(ctx))
         have_gradient = [gradient is not None for gradient in gradients]
-        back = behavior.backward(backward_call.kind(parameters, without, around, have_gradient))
-        if back is None or backward_call.create_graph or ctx.was_made:
+        kind = backward_call.kind(parameters, without, given, around, have_gradient)
+        back = behavior.backward(kind)
+        if not behavior.is_certain(kind) or backward_call.create_graph or ctx.was_made:
             late = self._made_late(ctx, gradients, backward_call)
             if late is not None:
                 return late
@@ -897,6 +900,12 @@ class Calls:
             for parameter in parameters
         ]
         wanted = {place for place, reasons in enumerate(zip(passed, empty)) if any(reasons)}  # noqa: B905 - since Python 3.10
+        if layout is not None:  # what was added up by torch is none of the call's blocks
+            wanted -= {
+                place
+                for place, is_given in enumerate(given)
+                if is_given and layout.block(place, blocks) is None
+            }
         parts = self._like(
             layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted
         )
@@ -927,23 +936,19 @@ class Calls:
         )
 
     def _kept_by_torch(self, ctx: Any) -> set[int]:
-        """Return ids of parameters whose gradients torch is to keep behind this node, as there are
-        more to come, and the script has accumulated some that they are not to be added to yet.
-
-        Those of one call stand for all that torch adds up, as what parameters get now does where
-        they have none.
+        """Return ids of parameters whose gradients torch is to keep behind this node, which is the
+        first of several that give them one, as the script has accumulated some that they are not to
+        be added to yet.
         """
         if not self._added_up:
             return set()
-        number, kept = node_number(ctx), set()
-        for parameter in ctx.parameters:
-            last = self._added_up.get(id(parameter), number)
-            if last < number and parameter.grad is not None:
-                kept.add(id(parameter))
-        kept -= self._given_now
-        for parameter in kept:
-            del self._added_up[parameter]
-        return kept
+        number = node_number(ctx)
+        accumulated = [id(parameter) for parameter in ctx.parameters if parameter.grad is not None]
+        return {
+            leaf
+            for leaf in accumulated
+            if leaf in self._added_up and max(self._added_up[leaf]) == number
+        }
 
     def _in_its_place(
         self, ctx: Any, back: BackwardPass | None, create_graph: bool

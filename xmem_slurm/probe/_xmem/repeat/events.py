@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from _xmem.annotations import ServedNote
 
@@ -95,6 +95,7 @@ def events(
     blocks: int,
     *,
     gradient: int | None = None,
+    added_to: Container[int] = (),
     ends: bool = False,
 ) -> tuple[Events, dict[int, LeftBlock]]:
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
@@ -104,10 +105,14 @@ def events(
     what the script gets. `blocks` is how many were numbered before; `gradient` is the address of
     the one that a backward pass begins with, where there is one alone; with `ends` all that is new
     beside is freed at the end.
+
+    `added_to` are addresses of gradients that may be added to: torch takes new memory for the sum
+    and then frees the gradient. As that is none of the call's, the sum is freed in its place, which
+    is as large.
     """
     held, entries, first = dict(held), [], blocks
     level = peak = allocations = requested = freed = 0
-    given_back = False
+    given_back, latest = False, 0
     for action, address, size, stream, site in notes:
         if action == "alloc":
             held[address] = LeftBlock(blocks, size, stream)
@@ -115,9 +120,12 @@ def events(
             blocks += 1
             level += rounded(size)
             peak = max(peak, level)
-            allocations, requested = allocations + 1, requested + size
-        elif address in held:
-            gone = held.pop(address)
+            allocations, requested, latest = allocations + 1, requested + size, address
+            continue
+        own = latest if address in added_to and address not in held else address
+        latest = 0
+        if own in held and held[own].size == size:
+            gone = held.pop(own)
             entries += freed_at_once(gone)
             level -= rounded(gone.size)
             freed += rounded(gone.size)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
-TRIES = 8
+TIMES_OF_OTHERS = 8
+"""So many, where one had a backward pass of a kind that has not come again."""
+TRIES = 32
 """After so many that were recorded and not alike, or lost, those of a kind are made, and not
 recorded."""
 SPARED = 64
@@ -79,6 +81,7 @@ class Known:
         self.casts: Sequence[LeftBlock] = ()
         """Blocks left in autocast's cache."""
         self._backward: dict[BackwardKind, BackwardPass] = {}
+        self._seen_twice: set[BackwardKind] = set()
         self._met: list[tuple[Events, Gave, list[LeftBlock]]] = []
         self._tried = self._spared = self._missed = 0
         self.round: int | None = None
@@ -92,7 +95,8 @@ class Known:
     @property
     def ready(self) -> bool:
         """Whether the next one can be skipped."""
-        return self._times >= TIMES
+        waits = len(self._seen_twice) < len(self._backward)
+        return self._times >= (TIMES_OF_OTHERS if waits else TIMES)
 
     def is_tried(self, many: bool) -> bool:
         """Whether to record another one, which is one try more; of `many` kinds most may never come
@@ -130,20 +134,23 @@ class Known:
         )
 
     def learn(self, recorded: RecordedCall) -> None:
-        """Take what was recorded of one."""
+        """Take what was recorded of one; if it is alike, that was no try."""
+        again = {back.kind for back in recorded.backs if self._has(back)}
         same = (
             self.forward is not None
             and alike(self.forward, recorded.forward)
             and self.gave.same(recorded.gave)
             and self.casts == recorded.casts
-            and all(map(self._has, recorded.backs))
+            and len(again) == len(recorded.backs)
         )
+        self._tried -= same
         if not self.did(recorded) and len(self._met) < MOST_MET:
             self._met.append((recorded.forward, recorded.gave, sorted(recorded.casts)))
         self._times = self._times + 1 if same else 1
         self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
         self.casts = recorded.casts
         self._backward.update({back.kind: back for back in recorded.backs})
+        self._seen_twice = self._seen_twice - {back.kind for back in recorded.backs} | again
 
     def _has(self, back: BackwardPass) -> bool:
         before = self._backward.get(back.kind)
@@ -172,6 +179,12 @@ class Known:
     def backward(self, kind: BackwardKind) -> BackwardPass | None:
         """Return the backward pass of this kind; None: none was seen."""
         return self._backward.get(kind)
+
+    def is_certain(self, kind: BackwardKind) -> bool:
+        """Whether two backward passes of this kind, one after another, did the same: in the first
+        one of a script a library may take a workspace.
+        """
+        return kind in self._seen_twice
 
     def any_backward(self) -> BackwardPass | None:
         """Return some backward pass; None: none was seen."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import ModuleType
 
     from _xmem.annotations import Storage, Tensor
+    from _xmem.repeat.events import LeftBlock
 
 
 class View(NamedTuple):
@@ -73,6 +74,11 @@ class StorageLayout:
     def same(self, layout: StorageLayout) -> bool:
         """Whether others lie the same way."""
         return (self.views, self.sizes) == (layout.views, layout.sizes)
+
+    def block(self, place: int, blocks: Sequence[LeftBlock | None]) -> LeftBlock | None:
+        """Return the block of the tensor at this place, of those that the storages have, if any."""
+        number = self.views[place].storage
+        return blocks[number] if blocks and number is not None else None
 
     def like(self, torch: ModuleType, place: int, storages: dict[int, Storage]) -> Any:
         """Return a tensor like the one at this place, or the plain value; `storages` has those that

@@ -82,38 +82,32 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
     return SkippedCall
 
 
-def added_up(roots: Iterable[Any]) -> dict[int, int]:
-    """Return {id of a parameter: number of the last node that gives it a gradient} of those that
-    several nodes in the graphs of these tensors give one, some of them skipped calls.
+def added_up(roots: Iterable[Any]) -> dict[int, Sequence[int]]:
+    """Return {id of a parameter: numbers of nodes} of those that several nodes in the graphs of
+    these tensors give a gradient: torch's engine runs them by falling number.
 
-    Torch keeps what such a parameter is given until all have: what a skipped call gives it before
-    the last one has to be kept as well, where the script has accumulated gradients, too.
+    Torch keeps what such a parameter is given until all have, and adds up each at once: what the
+    first one gives stands till then, what the others give does not.
     """
     waiting = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
     met, calls = set(waiting), []
-    last: dict[int, int] = {}  # of parameters beside skipped calls
+    givers: dict[int, list[int]] = {}  # at first without skipped calls
     while waiting:
         node = waiting.pop()
-        number = node_number(node)
         if _is_skipped(node):
             calls.append(node)
         for parent, _ in _following(node):
             if type(parent).__name__ == "AccumulateGrad":
-                leaf = id(parent.variable)
-                last[leaf] = min(last.get(leaf, number), number)
+                givers.setdefault(id(parent.variable), []).append(node_number(node))
             elif parent is not None and parent not in met:
                 met.add(parent)
                 waiting.append(parent)
-    if len(calls) < 2 and not last:
-        return {}
-    several: set[int] = set()
-    for node in calls:
-        number = node_number(node)
-        for parameter in map(id, node.parameters):
-            if parameter in last:
-                several.add(parameter)
-            last[parameter] = min(last.get(parameter, number), number)
-    return {parameter: last[parameter] for parameter in several}
+    if givers or len(calls) > 1:
+        for node in calls:
+            number = node_number(node)
+            for parameter in map(id, node.parameters):
+                givers.setdefault(parameter, []).append(number)
+    return {leaf: numbers for leaf, numbers in givers.items() if len(numbers) > 1}
 
 
 def _is_skipped(node: Any) -> bool:

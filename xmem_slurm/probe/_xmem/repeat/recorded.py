@@ -43,6 +43,7 @@ class BackwardKind(NamedTuple):
     accumulate: bool
     named: Any
     without: tuple[bool, ...]
+    given: tuple[int, ...]
     around: Any
     have_gradient: tuple[bool, ...]
 
@@ -61,20 +62,23 @@ class BackwardCall(NamedTuple):
         self,
         parameters: Sequence[Tensor],
         without: Iterable[bool],
+        given: Iterable[int],
         around: Any,
         have_gradient: Iterable[bool],
     ) -> BackwardKind:
         """Return its kind, for a call of a module with these parameters.
 
-        `without`: which parameters have no gradient before it; `around`: what its own code reads
-        (`surroundings`); `have_gradient`: for which of what the call gave there is a gradient, as
-        where a loss is of one of two heads.
+        `without`: which parameters have no gradient before it; `given`: of each, by how many
+        others it was given one before (`times_given`); `around`: what its own
+        code reads (`surroundings`); `have_gradient`: for which of what the call gave there is a
+        gradient, as where a loss is of one of two heads.
         """
         return BackwardKind(
             self.keep_graph,
             self.accumulate,
             self._named(parameters),
             tuple(without),
+            tuple(given),
             around,
             tuple(have_gradient),
         )
@@ -98,15 +102,54 @@ def sign(tensor: Any, parameter_class: type) -> Any:
     return getattr(tensor, "shape", None), getattr(tensor, "is_leaf", None)
 
 
+class BeforeBackward(NamedTuple):
+    """What a backward pass finds, as `BackwardCall.kind` has it."""
+
+    without: list[bool]
+    given: list[int]
+    around: Any
+
+
+def times_given(
+    parameters: Iterable[Tensor], added_up: Mapping[int, Sequence[int]], number: int
+) -> list[int]:
+    """Return how many nodes that run before that of this number give each parameter a gradient: 0,
+    1, or 2 where more do, as torch then adds up in place. Empty: none does.
+    """
+    givers = [added_up.get(id(parameter), ()) for parameter in parameters] if added_up else []
+    given = [min(2, sum(giver > number for giver in numbers)) for numbers in givers]
+    return given if any(given) else []
+
+
 class WentBack(NamedTuple):
-    """Where a backward pass was that is still to be read, and the address of the gradient that it
-    began with; `gradients` is the layout of parameters' after it.
+    """Where a backward pass through a call was that is still to be read, and the address of the
+    gradient that it began with; `whole` is the one that it is a part of, and `gradients` the layout
+    of parameters' after that.
     """
 
+    whole: Region
     region: Region
     kind: BackwardKind
     gradient: int | None
     gradients: StorageLayout
+
+    def added_to(self, notes: list[ServedNote], first: int) -> set[int]:
+        """Return addresses of what others have allocated in this backward pass before, if torch may
+        add to that what the call gives; `notes` begin at position `first`.
+        """
+        addresses: set[int] = set()
+        if any(self.kind.given):
+            for action, address, *_ in notes[
+                max(0, self.whole.begin - first) : self.region.begin - first
+            ]:
+                (addresses.add if action == "alloc" else addresses.discard)(address)
+        return addresses - {self.gradient}
+
+    def lasting(self, notes: list[ServedNote], first: int) -> list[int | None]:
+        """Return the addresses of gradients; None where another block had it at the call's end."""
+        later = notes[self.region.end - first : self.whole.end - first]
+        others = {address for action, address, *_ in later if action == "alloc"}
+        return [None if address in others else address for address in self.gradients.pointers]
 
 
 class RecordedCall:
@@ -166,25 +209,27 @@ class RecordedCall:
         """Whether there may be a backward pass of it, or another one."""
         return self._keeps_graph and self.gone is False and bool(self.gave.differentiable)
 
-    def before(self) -> tuple[list[bool], Any]:
-        """Return what a backward pass finds that begins now: parameters without a gradient, what
-        its code reads.
-        """
-        return [
-            parameter.grad is None for parameter in self.parameters()
-        ], self._state.surroundings.look_back()
+    def before(self, added_up: Mapping[int, Sequence[int]]) -> BeforeBackward:
+        """Return what a backward pass finds that begins now."""
+        parameters = self.parameters()
+        return BeforeBackward(
+            [parameter.grad is None for parameter in parameters],
+            times_given(parameters, added_up, self.sequences[1] - 1),
+            self._state.surroundings.look_back(),
+        )
 
     def went_back(
         self,
         backward_call: BackwardCall,
-        before: tuple[list[bool], Any],
+        before: BeforeBackward,
+        whole: Region,
         extent: tuple[Entered, int] | None,
         have_gradient: list[bool],
     ) -> None:
         """Note its backward pass.
 
-        `extent` are the node that it began with, and where it ended; None: in parts.
-        `have_gradient` as in `BackwardCall.kind`.
+        `whole` is where the script's is; `extent` are the node that its own began with, and where
+        it ended; None: in parts. `have_gradient` as in `BackwardCall.kind`.
         """
         parameters = self.parameters()
         gradients = [local(parameter.grad) for parameter in parameters]
@@ -194,7 +239,7 @@ class RecordedCall:
         if backward_call.create_graph:
             self._state.refuse()  # what stands for a call has no derivatives of derivatives
         plain = all(gradient is None or is_strided(gradient) for gradient in gradients)
-        changes = self._state.surroundings.look_back() != before[1]
+        changes = self._state.surroundings.look_back() != before.around
         if backward_call.create_graph or is_given or extent is None or not plain or changes:
             # It is differentiated again, gives the script gradients, cannot be told from what is
             # around it, has sparse ones, or changes what its code reads.
@@ -202,8 +247,8 @@ class RecordedCall:
             return
         first, end = extent
         kind = backward_call.kind(parameters, *before, have_gradient)
-        region = Region(first.position, end)
-        self._unread.append(WentBack(region, kind, first.gradient, StorageLayout(gradients)))
+        region, layout = Region(first.position, end), StorageLayout(gradients)
+        self._unread.append(WentBack(whole, region, kind, first.gradient, layout))
         self._keeps_graph = kind.keep_graph
 
     def read(self, notes: list[ServedNote], first: int) -> bool:
@@ -226,9 +271,10 @@ class RecordedCall:
             back_events, self._blocks = events(
                 mine,
                 self._blocks,
-                went_back.gradients.pointers,
+                went_back.lasting(notes, first),
                 self.forward.blocks,
                 gradient=went_back.gradient,
+                added_to=went_back.added_to(notes, first),
                 ends=True,
             )
             self._followed = went_back.region.end
@@ -296,10 +342,15 @@ class BackwardWatch:
     _handles: list[Any]
 
     def __init__(
-        self, recorded: list[RecordedCall], backward_call: BackwardCall, position: Callable[[], int]
+        self,
+        recorded: list[RecordedCall],
+        backward_call: BackwardCall,
+        added_up: Mapping[int, Sequence[int]],
+        position: Callable[[], int],
     ) -> None:
         self._recorded, self._backward_call, self._position = recorded, backward_call, position
-        self._before = [call.before() for call in recorded]
+        self._before = [call.before(added_up) for call in recorded]
+        self._whole = Region(position())
         self._met, self._handles = [], []
         # (number of a node, place among its outputs) of those that get a gradient from outside
         self._outs_with_gradient: set[tuple[int, int]] = set()
@@ -327,7 +378,8 @@ class BackwardWatch:
         """Take what was seen."""
         for handle in self._handles:
             handle.remove()
-        end = Entered(-1, self._position(), None)
+        self._whole.end = self._position()
+        end = Entered(-1, self._whole.end, None)
         for call, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
             first, last = call.sequences
             place = next(
@@ -347,6 +399,7 @@ class BackwardWatch:
                 call.went_back(
                     self._backward_call,
                     before,
+                    self._whole,
                     extent,
                     [alone or out in self._outs_with_gradient for out in call.outs],
                 )
