@@ -411,7 +411,7 @@ class History:
                 new_entries, new_sites = [entry], [site]
             else:
                 new_entries, new_sites = skipped.noted()
-                over |= {address, skipped.gradient}
+                over |= {address, *skipped.gradients.values()}
                 awaited.update(skipped.got.values())
             entries += new_entries
             numbers += [number] * len(new_sites)

@@ -44,7 +44,7 @@ from _xmem.repeat.recorded import (
     BackwardWatch,
     GraphWatch,
     RecordedCall,
-    gradient_address,
+    gradient_addresses,
     node_number,
     sign,
     times_given,
@@ -53,7 +53,7 @@ from _xmem.repeat.sharded import as_gradient, local, sharding
 from _xmem.repeat.surroundings import CallSurroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -890,9 +890,9 @@ class Calls:
             held = self.journal.holds(number)
             back_events = behavior.went_back(back, held, backward_call.keep_graph)
             blocks, layout = back.events.script_blocks, back.gradients
-            got = self.note(
-                number, back_events, gradient_address(gradients) if back_events.gives_back else None
-            )
+            addresses = gradient_addresses(gradients) if back_events.gives_back else {}
+            ended = {name: addresses[name] for name in back_events.gives_back & addresses.keys()}
+            got = self.note(number, back_events, ended)
         through, kept = self._goes_through(backward_call), self._kept_by_torch(ctx)
         passed = [
             local(parameter) is parameter
@@ -1065,12 +1065,14 @@ class Calls:
         )
         return [None if gradient is None else next(differentiable) for gradient in gradients]
 
-    def note(self, number: int, events: Events, gradient: int | None = None) -> dict[int, int]:
+    def note(
+        self, number: int, events: Events, gradients: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
         """Note that a call is skipped, and what is allocated then; return what `Journal.note`
         does.
         """
         self.journal.reached(self._process.level() + events.peak)
-        return self.journal.note(number, events, gradient)
+        return self.journal.note(number, events, gradients)
 
     def gives(self, layout: StorageLayout, events: Events) -> Any:
         """Note that something is skipped, and return the tensor that it gives, if it does."""

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from _xmem.annotations import ServedNote
 
 BLOCKS = 1 << 20
 """More blocks than a call can have: what the addresses of two calls differ by, at the least."""
 GRADIENT = -1
-"""The number of the block of the gradient that a backward pass begins with: torch's own, which the
-call gives back."""
+"""The number of the block of the gradient of the first tensor that a call gave, which torch has
+made and the backward pass gives back; that of the next one is one less, and so on."""
 NOT_YET = 1 << 62
 """The end of a region that has none yet."""
 UNIT = 512
@@ -55,8 +55,8 @@ class Events(NamedTuple):
     `peak` is how far they go above the level before the call; `allocations`, `requested` and
     `freed` bytes are those of blocks that the script does not get; `blocks` is how many there were
     so far. `script_blocks` are the blocks of what the script gets, None where that is none of them;
-    `held` is how many bytes those take that are left; `gives_back` is whether the gradient that a
-    backward pass begins with ends within it.
+    `held` is how many bytes those take that are left; `gives_back` has the numbers (`GRADIENT`) of
+    the gradients it was given that end within a backward pass.
     """
 
     entries: tuple[Entry, ...]
@@ -68,7 +68,7 @@ class Events(NamedTuple):
     freed: int
     blocks: int
     held: int
-    gives_back: bool
+    gives_back: frozenset[int]
 
 
 class Region:
@@ -94,7 +94,7 @@ def events(
     script_addresses: Sequence[int | None],
     blocks: int,
     *,
-    gradient: int | None = None,
+    gradients: Mapping[int, int] | None = None,
     added_to: Container[int] = (),
     ends: bool = False,
 ) -> tuple[Events, dict[int, LeftBlock]]:
@@ -102,9 +102,9 @@ def events(
 
     `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are
     blocks of the call that are allocated before, by address; `script_addresses` the addresses of
-    what the script gets. `blocks` is how many were numbered before; `gradient` is the address of
-    the one that a backward pass begins with, where there is one alone; with `ends` all that is new
-    beside is freed at the end.
+    what the script gets. `blocks` is how many were numbered before; `gradients` has the numbers of
+    those that a backward pass is given, by their addresses; with `ends` all that is new beside is
+    freed at the end.
 
     `added_to` are addresses of gradients that may be added to: torch takes new memory for the sum
     and then frees the gradient. As that is none of the call's, the sum is freed in its place, which
@@ -112,7 +112,7 @@ def events(
     """
     held, entries, first = dict(held), [], blocks
     level = peak = allocations = requested = freed = 0
-    given_back, latest = False, 0
+    not_yet, given_back, latest = dict(gradients or {}), set(), 0
     for action, address, size, stream, site in notes:
         if action == "alloc":
             held[address] = LeftBlock(blocks, size, stream)
@@ -129,9 +129,10 @@ def events(
             entries += freed_at_once(gone)
             level -= rounded(gone.size)
             freed += rounded(gone.size)
-        elif address == gradient and not given_back:
-            entries += freed_at_once(LeftBlock(GRADIENT, size, stream))
-            given_back = True
+        elif address in not_yet:
+            number = not_yet.pop(address)
+            entries += freed_at_once(LeftBlock(number, size, stream))
+            given_back.add(number)
     got = [
         address if address in held and held[address].number >= first else None
         for address in script_addresses
@@ -153,16 +154,15 @@ def events(
         freed,
         blocks,
         taken_bytes(remaining),
-        given_back,
+        frozenset(given_back),
     ), held
 
 
 def freeing(gone: Sequence[LeftBlock], remaining: Sequence[LeftBlock] = ()) -> Events:
     """Return the events of giving blocks back, after which others are left."""
     entries = tuple(entry for block in gone for entry in freed_at_once(block))
-    return Events(
-        entries, tuple(remaining), (), 0, 0, 0, taken_bytes(gone), 0, taken_bytes(remaining), False
-    )
+    left = tuple(remaining)
+    return Events(entries, left, (), 0, 0, 0, taken_bytes(gone), 0, taken_bytes(left), frozenset())
 
 
 def alike(one: Events, another: Events) -> bool:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _xmem.repeat.events import BLOCKS, GRADIENT, Events, LeftBlock, freed_at_once, rounded
+from _xmem.repeat.events import BLOCKS, Events, LeftBlock, freed_at_once, rounded
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
     from _xmem.annotations import AllocatedBlocks, HistoryEntry
@@ -36,9 +37,9 @@ class Skipped(NamedTuple):
     number: int
     events: Events
     before: tuple[LeftBlock, ...]
-    gradient: int | None
-    """The address of the gradient that a backward pass was given alone: it ends within, and not
-    where torch says."""
+    gradients: Mapping[int, int]
+    """The addresses of gradients that a backward pass was given, by their numbers: those end within
+    it, and not where torch says."""
     got: dict[int, int]
     """Where blocks lie that the script got."""
 
@@ -52,8 +53,8 @@ class Skipped(NamedTuple):
         ]
         ends = [entry for block in missing for entry in freed_at_once(block)]
         for action, block, size, stream, _ in [*self.events.entries, *ends]:
-            if block == GRADIENT:
-                at = self.gradient
+            if block < 0:  # a gradient that it was given
+                at = self.gradients.get(block)
             else:
                 at = got.get(block) or address(self.number, block)
             if at is not None:
@@ -102,7 +103,9 @@ class Journal:
         self.numbers += 1
         return self.numbers
 
-    def note(self, number: int, events: Events, gradient: int | None = None) -> dict[int, int]:
+    def note(
+        self, number: int, events: Events, gradients: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
         """A call, or its backward pass, is skipped here, or what it holds is let go of.
 
         Return what takes the addresses of the blocks that the script gets, by their numbers.
@@ -110,7 +113,7 @@ class Journal:
         marker = self._alloc(MARK, self._torch._C._cuda_getCurrentRawStream(self.device))
         self._free(marker)
         before, took = self._held.pop(number, ((), 0))
-        self._since.append(Skipped(marker, number, events, before, gradient, {}))
+        self._since.append(Skipped(marker, number, events, before, gradients or {}, {}))
         if events.remaining:
             self._held[number] = events.remaining, events.held
         grown = events.held - took

@@ -129,7 +129,8 @@ class OptimizerSteps:
             (parameter for group in optimizer.param_groups for parameter in group["params"]), None
         )
         captures = torch.cuda.is_current_stream_capturing()
-        if not calls.skips or captures or first is None or not calls.is_here(first):
+        here = calls.skips and not captures and first is not None and calls.is_here(first)
+        if not here or _counts_entries(optimizer):
             return step(optimizer, closure) if closure is not None else step(optimizer)
         loss = None
         if closure is not None:
@@ -189,6 +190,19 @@ def _count(torch: ModuleType, optimizer: Optimizer) -> None:
     if on_gpu:
         with torch.no_grad():
             torch._foreach_add_(on_gpu, 1)
+
+
+def _counts_entries(optimizer: Optimizer) -> bool:
+    """Whether a step adds up entries of a sparse gradient first: how many are left is a matter of
+    values, and another number in each step.
+    """
+    gradients = [
+        parameter.grad for group in optimizer.param_groups for parameter in group["params"]
+    ]
+    return any(
+        gradient is not None and gradient.is_sparse and not gradient.is_coalesced()
+        for gradient in gradients
+    )
 
 
 def _kind(optimizer: Optimizer) -> tuple[Any, ...]:

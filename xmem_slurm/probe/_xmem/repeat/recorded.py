@@ -16,7 +16,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _xmem.repeat.events import Region, events
+from _xmem.repeat.events import GRADIENT, Region, events
 from _xmem.repeat.known import BackwardPass
 from _xmem.repeat.layout import StorageLayout, is_strided, pointer
 from _xmem.repeat.sharded import local
@@ -122,15 +122,15 @@ def times_given(
 
 
 class WentBack(NamedTuple):
-    """Where a backward pass through a call was that is still to be read, and the address of the
-    gradient that it began with; `whole` is the one that it is a part of, and `gradients` the layout
-    of parameters' after that.
+    """Where a backward pass through a call was that is still to be read, and the numbers of the
+    gradients that it began with, by their addresses; `whole` is the one that it is a part of, and
+    `gradients` the layout of parameters' after that.
     """
 
     whole: Region
     region: Region
     kind: BackwardKind
-    gradient: int | None
+    began_with: Mapping[int, int]
     gradients: StorageLayout
 
     def added_to(self, notes: list[ServedNote], first: int) -> set[int]:
@@ -143,7 +143,7 @@ class WentBack(NamedTuple):
                 max(0, self.whole.begin - first) : self.region.begin - first
             ]:
                 (addresses.add if action == "alloc" else addresses.discard)(address)
-        return addresses - {self.gradient}
+        return addresses - self.began_with.keys()
 
     def lasting(self, notes: list[ServedNote], first: int) -> list[int | None]:
         """Return the addresses of gradients; None where another block had it at the call's end."""
@@ -224,12 +224,15 @@ class RecordedCall:
         before: BeforeBackward,
         whole: Region,
         extent: tuple[Entered, int] | None,
+        *,
         have_gradient: list[bool],
+        began_with: Mapping[int, int],
     ) -> None:
         """Note its backward pass.
 
         `whole` is where the script's is; `extent` are the node that its own began with, and where
-        it ended; None: in parts. `have_gradient` as in `BackwardCall.kind`.
+        it ended; None: in parts. `have_gradient` as in `BackwardCall.kind`, `began_with` as in
+        `WentBack`.
         """
         parameters = self.parameters()
         gradients = [local(parameter.grad) for parameter in parameters]
@@ -248,7 +251,7 @@ class RecordedCall:
         first, end = extent
         kind = backward_call.kind(parameters, *before, have_gradient)
         region, layout = Region(first.position, end), StorageLayout(gradients)
-        self._unread.append(WentBack(whole, region, kind, first.gradient, layout))
+        self._unread.append(WentBack(whole, region, kind, began_with, layout))
         self._keeps_graph = kind.keep_graph
 
     def read(self, notes: list[ServedNote], first: int) -> bool:
@@ -273,7 +276,7 @@ class RecordedCall:
                 self._blocks,
                 went_back.lasting(notes, first),
                 self.forward.blocks,
-                gradient=went_back.gradient,
+                gradients=went_back.began_with,
                 added_to=went_back.added_to(notes, first),
                 ends=True,
             )
@@ -326,13 +329,13 @@ class GraphWatch:
 
 
 class Entered(NamedTuple):
-    """A backward node, by its number: where it begins, and the address of its gradient if it was
-    given one alone.
+    """A backward node, by its number: where it begins, and the addresses of the gradients that
+    it is given, by their places.
     """
 
     number: int
     position: int
-    gradient: int | None
+    addresses: tuple[int | None, ...]
 
 
 class BackwardWatch:
@@ -379,7 +382,7 @@ class BackwardWatch:
         for handle in self._handles:
             handle.remove()
         self._whole.end = self._position()
-        end = Entered(-1, self._whole.end, None)
+        end = Entered(-1, self._whole.end, ())
         for call, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
             first, last = call.sequences
             place = next(
@@ -401,11 +404,22 @@ class BackwardWatch:
                     before,
                     self._whole,
                     extent,
-                    [alone or out in self._outs_with_gradient for out in call.outs],
+                    have_gradient=[alone or out in self._outs_with_gradient for out in call.outs],
+                    began_with=self._began_with(call),
                 )
 
+    def _began_with(self, call: RecordedCall) -> dict[int, int]:
+        """Return the numbers of the gradients that a call was given, by their addresses."""
+        met = {
+            (node.number, place): address
+            for node in self._met
+            for place, address in enumerate(node.addresses)
+        }
+        numbers = _numbers([met.get(out) for out in call.outs])
+        return {address: number for number, address in numbers.items()}
+
     def _entered(self, number: int, gradients: Sequence[Tensor | None]) -> None:
-        self._met.append(Entered(number, self._position(), gradient_address(gradients)))
+        self._met.append(Entered(number, self._position(), _addresses(gradients)))
 
     def _passed(
         self,
@@ -419,10 +433,22 @@ class BackwardWatch:
         )
 
 
-def gradient_address(gradients: Iterable[Tensor | None]) -> int | None:
-    """Return where the gradient lies that a node is given, None where it is not given one alone."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    return pointer(present[0]) if len(present) == 1 else None
+def gradient_addresses(gradients: Iterable[Tensor | None]) -> dict[int, int]:
+    """Return where the gradients lie that a call is given, by their numbers (`GRADIENT`)."""
+    return _numbers(_addresses(gradients))
+
+
+def _addresses(gradients: Iterable[Tensor | None]) -> tuple[int | None, ...]:
+    return tuple([None if gradient is None else pointer(gradient) for gradient in gradients])
+
+
+def _numbers(addresses: Sequence[int | None]) -> dict[int, int]:
+    """Return {number: address}, without those that are in one place: who gives that back?"""
+    return {
+        GRADIENT - place: address
+        for place, address in enumerate(addresses)
+        if address is not None and addresses.count(address) == 1
+    }
 
 
 def _entrances(
