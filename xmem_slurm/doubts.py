@@ -206,7 +206,7 @@ class Doubt(Enum):
         LEAST,
         "{detail}: reports cannot say which line asked for memory",
     )
-    SET_UP = "set-up", LEAST, "a line of the script failed in the dry run: {detail}"
+    SET_UP = "set-up", LEAST, "part of the script failed in the dry run: {detail}"
     RAN_OUT = "ran-out", LEAST, "{detail}"
     THREADS = "threads", 0.10, "{detail}: on a GPU they may be further ahead, and need more"
     SKIPPED = (

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm.report import columns
+
 AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """How a verb takes a command: what stands behind its first word is for that."""
 
@@ -52,4 +54,5 @@ Fresh = Annotated[
 
 def tell(line: str) -> None:
     """Say on stderr what cannot wait for the answer."""
-    typer.echo(f"xmem-slurm: {line}", err=True)
+    most = columns.width(2) - len("xmem-slurm: ")
+    typer.echo("\n".join(f"xmem-slurm: {part}" for part in columns.broken([line], most)), err=True)

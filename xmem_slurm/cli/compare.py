@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, HtmlFile
+from xmem_slurm.cli.arguments import AsJson, HtmlFile, tell
 from xmem_slurm.cli.explain import NO_LINES, last_of
 from xmem_slurm.cli.handing_out import Reports
 from xmem_slurm.errors import UsageError
@@ -30,7 +30,7 @@ def compare(
     names, objects = (before, after), (_object_of(before), _object_of(after))
     for name, found in zip(names, objects, strict=True):
         if not any(group.file for rank in found.ranks for group in rank.largest):
-            typer.echo(f"xmem-slurm: {name}: {NO_LINES}", err=True)
+            tell(f"{name}: {NO_LINES}")
     differences = comparison.compare(*objects)
     shown = differences.model_dump_json(indent=2) if as_json else None
     width = [shutil.get_terminal_size().columns] if sys.stdout.isatty() else []
@@ -53,7 +53,9 @@ def _object_of(name: str) -> json_report.Report:
     if path.suffix == ".json":
         try:
             return json_report.Report.model_validate_json(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UsageError(f"{name}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
             raise UsageError(
                 f"{name}: no estimate that can be read: {str(error).splitlines()[0]}"
             ) from error

@@ -74,7 +74,7 @@ def explain(
         return
     last = last_of(script)
     typed = last.command[1] if last.command[0] == "--wrap" else shlex.join(last.command)
-    typer.echo(f"xmem-slurm: {typed}, in {last.folder}, {when(last.made)}", err=True)
+    tell(f"{typed}, in {last.folder}, {when(last.made)}")
     texts = _as_trees(last) if as_tree else last.said
     estimated = Estimated(texts, last.left, last.several, last.sized, last.templates)
     hand_out(estimated, reports, as_json=as_json, verbose=True)
@@ -91,7 +91,7 @@ def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
     sized = last.sized()
     ranks = {number: component.estimate.largest for number, component in sized.items()}
     if not any(site.file for rank in ranks.values() for site in rank.trace.sites):
-        typer.echo(f"xmem-slurm: {NO_LINES}", err=True)
+        tell(NO_LINES)
     trees = {number: tree_lines(rank) for number, rank in ranks.items()}
     return {number: last.said[number]._replace(full=tree) for number, tree in trees.items()}
 
@@ -125,9 +125,5 @@ def last_of(script: str | None) -> answers.KeptEstimate:
     changed = last.outdated_by()
     if changed is not None:
         name = os.path.relpath(changed)
-        typer.echo(
-            f"xmem-slurm: {name} has changed since that estimate; `xmem-slurm estimate` makes it "
-            "again",
-            err=True,
-        )
+        tell(f"{name} has changed since that estimate; `xmem-slurm estimate` makes it again")
     return last

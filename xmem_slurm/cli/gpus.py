@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, SiteFile
+from xmem_slurm.cli.arguments import AsJson, SiteFile, tell
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.site import loading, places
 from xmem_slurm.units import human
@@ -24,7 +24,7 @@ def gpus(
     try:
         loaded = loading.load_site(places.site_file(site))
     except SiteError as error:
-        typer.echo(f"xmem-slurm: only the catalogue is shown: {error}", err=True)
+        tell(f"only the catalogue is shown: {error}")
         loaded = None
     options = {} if loaded is None else loaded.option
     names = {

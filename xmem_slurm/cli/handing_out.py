@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import typer
 
+from xmem_slurm.cli.arguments import tell
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
 from xmem_slurm.report import columns
@@ -55,7 +56,7 @@ def hand_out(estimated: Estimated, reports: Reports, *, as_json: bool, verbose: 
         XmemError: of what is known nothing is left that a report could be made of.
     """
     for component, why in estimated.left.items():
-        typer.echo(f"xmem-slurm: component {component}: {why}", err=True)
+        tell(f"component {component}: {why}")
     if as_json:
         listed = {
             "components": [
@@ -73,10 +74,8 @@ def hand_out(estimated: Estimated, reports: Reports, *, as_json: bool, verbose: 
             typer.echo("\n".join(shown))
     sys.stdout.flush()
     if estimated.known_since is not None:
-        typer.echo(
-            f"xmem-slurm: known since {when(estimated.known_since)}: nothing that the dry run "
-            "read has changed",
-            err=True,
+        tell(
+            f"known since {when(estimated.known_since)}: nothing that the dry run read has changed"
         )
     if reports.wanted:
         _write(estimated, reports)
@@ -91,7 +90,7 @@ def _write(estimated: Estimated, reports: Reports) -> None:
         for path, form in reports.wanted
     ]
     for failure in filter(None, failures):
-        typer.echo(f"xmem-slurm: {failure}", err=True)
+        tell(failure)
     if any(failures):
         raise typer.Exit(1)
 

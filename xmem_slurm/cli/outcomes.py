@@ -238,10 +238,7 @@ def _waste(
         with terminal.progress("asking sacct which jobs had GPUs"):
             accounted = sources.accounted(days, everybody=everybody)
     except SlurmError as error:
-        typer.echo(
-            f"xmem-slurm: only recorded jobs are counted, from their first use of a GPU: {error}",
-            err=True,
-        )
+        tell(f"only recorded jobs are counted, from their first use of a GPU: {error}")
         accounted = [wasted.as_accounted(outcome) for outcome in outcomes]
     spent = wasted.spent(accounted, outcomes, site, gpus)
     if replay:

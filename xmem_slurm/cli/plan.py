@@ -92,7 +92,7 @@ def plan(
     with terminal.progress("dry-running the job as written", wanted.seconds) as shown_now:
         planned = on_site.plan(job, wanted, tell, shown_now)
     if planned.plan.was_interrupted:
-        typer.echo(f"xmem-slurm: {report.INTERRUPTED}", err=True)
+        tell(report.INTERRUPTED)
     shown = json.dumps(report.objects(planned.plan, planned.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(planned.plan, planned.gpus)))
     best = planned.best

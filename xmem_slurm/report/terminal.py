@@ -93,9 +93,13 @@ def brief_line(sizing: Sizing, script: str | None = None) -> str:
     hint = f" [`{_explain(script)}` says more]" if len(estimate.reasons) > len(reasons) else ""
     why = f":\n{'; '.join(reasons)}{hint}" if reasons else _cut(estimate)
     needed = human(estimate.required_bytes)
+    if estimate.largest.trace.world_size > 1:
+        needed += " on each GPU"
     if requested is not None:
-        share = estimate.required_bytes / requested.gpu.total_bytes
-        needed += f", {share:.0%} of the {requested.name} asked for"
+        has = requested.gpu.total_bytes
+        share = f"{estimate.required_bytes / has:.0%} of the {requested.name} asked for"
+        more = f"more than the {human(has)} of the {requested.name} asked for"
+        needed += f", {more if estimate.required_bytes > has else share}"
     needed += _by_task(estimate)
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
 
@@ -138,10 +142,10 @@ def _set_up_failed(estimate: Estimate) -> str:
     if failed is None:
         return ""
     release = estimate.largest.trace.torch_version
-    return f"{_LINE_FAILED}, which found torch {release} ({failed})"
+    return f"{_LINE_FAILED} ({failed}), so this is for torch {release}"
 
 
-_LINE_FAILED = "a line of the script failed in the dry run"
+_LINE_FAILED = "part of the script failed in the dry run"
 
 
 def _by_task(estimate: Estimate) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.harness.told import messages
 from tests.unit.cli import test_first_hour
 from tests.unit.report.test_largest import with_sites
 from tests.unit.report.test_report import GPUS, SIZING
@@ -58,9 +59,9 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
     command("estimate", "train.py", "--lr", "1")
     command("estimate", "job.sh")
     done = command("explain")
-    assert done.stderr.startswith(f"xmem-slurm: job.sh, in {folder}, ")
+    assert messages(done.stderr).startswith(f"xmem-slurm: job.sh, in {folder}, ")
     assert done.stdout.splitlines()[1].startswith("at the peak: activations ")
-    assert command("explain", "train.py").stderr.startswith(
+    assert messages(command("explain", "train.py").stderr).startswith(
         "xmem-slurm: python3 train.py --lr 1, in "
     )
     assert "no estimate of other.py is kept" in str(command("explain", "other.py").exception)
@@ -72,11 +73,10 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
     )
     assert Path("a.html").is_file()
     later = time.time() + 10
-    assert "has changed since" not in command("explain", "train.py").stderr
+    assert "has changed since" not in messages(command("explain", "train.py").stderr)
     os.utime(folder / "train.py", (later, later))
-    assert (
-        "xmem-slurm: train.py has changed since that estimate"
-        in command("explain", "train.py").stderr
+    assert "xmem-slurm: train.py has changed since that estimate" in messages(
+        command("explain", "train.py").stderr
     )
 
 
@@ -105,14 +105,14 @@ def test_a_submission_without_an_estimate_is_spoken_of_first(
         assert told in error
         assert error.endswith(why)
     keep("good.sh")
-    assert told not in command("explain").stderr
-    assert told not in command("explain", "good.sh").stderr
+    assert told not in messages(command("explain").stderr)
+    assert told not in messages(command("explain", "good.sh").stderr)
     keep_why()
-    first, second, *_ = command("explain").stderr.splitlines()
+    first, second, *_ = messages(command("explain").stderr).splitlines()
     assert told in first
     assert first.endswith(f"{why}; what follows is an earlier estimate")
     assert second.startswith("xmem-slurm: good.sh, in ")
-    assert told not in command("explain", "good.sh").stderr
+    assert told not in messages(command("explain", "good.sh").stderr)
 
 
 @pytest.mark.usefixtures("folder")
@@ -142,7 +142,7 @@ def test_an_estimate_is_made_again_only_where_something_has_changed(
     again = command("estimate", "--verbose", "train.py")
     assert len(runs) == 1
     assert again.stdout.startswith(first.stdout.split(";", maxsplit=1)[0])
-    assert "xmem-slurm: known since " in again.stderr
+    assert "xmem-slurm: known since " in messages(again.stderr)
     for argv in (["--fresh", "train.py"], ["--gpu", "l4", "train.py"], ["train.py", "--lr", "1"]):
         command("estimate", *argv)
     assert len(runs) == 4

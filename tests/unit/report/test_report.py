@@ -300,7 +300,7 @@ def test_a_line_that_sets_up_and_failed_is_told_with_the_torch_that_was_found() 
     failed = estimate(
         [dataclasses.replace(GPT2, doubts=[*GPT2.doubts, noted])], "h200", GPUS["h200"]
     )
-    told = f"which found torch {GPT2.torch_version} (line 3: module: command not found)"
+    told = f"(line 3: module: command not found), so this is for torch {GPT2.torch_version}"
     assert terminal.brief_line(Sizing(failed, Placement([], None), 0.0)).endswith(told)
 
 
@@ -597,7 +597,7 @@ def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr() == ("", "")
 
 
-FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not found)"
+FOUND_TORCH = f"(line 7: module: not found), so this is for torch {GPT2.torch_version}"
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
                 trace.Noted(Doubt.SET_UP, "line 7: module: not found"),
                 trace.Noted(Doubt.ASSUMED_VALUES, "a mask (a.py:3)"),
             ],
-            f"medium:\na mask (a.py:3); a line of the script failed in the dry run, {FOUND_TORCH}",
+            f"medium:\na mask (a.py:3); part of the script failed in the dry run {FOUND_TORCH}",
         ),
     ],
 )

@@ -397,7 +397,7 @@ class Calls:
     def _broken(self, error: BaseException) -> None:
         """Skip nothing any more: something here is not as it was thought."""
         self.end()
-        self._doubts.add("%s: %s" % (type(error).__name__, error))
+        self._doubts.add("a fault of xmem-slurm (%s: %s)" % (type(error).__name__, error))
 
     def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Return the leaves of a call's arguments, and their form; most have no containers among
