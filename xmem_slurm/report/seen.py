@@ -31,7 +31,7 @@ def seen_words(trace: Trace) -> str:
     if progress.end:
         loops = (progress.batches, progress.evaluation, progress.epochs)
         cut = any(part is not None and (part[1] or 0) > part[0] for part in loops)
-        words.append("the script's end" + (", with loops over data cut short" if cut else ""))
+        words.append("the script's end" + (" by ending its loops over data early" if cut else ""))
     return ", ".join(words)
 
 

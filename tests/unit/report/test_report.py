@@ -89,13 +89,13 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
             trace.Seen(9, end=True, batches=(20, 20), evaluation=(2, 50), checkpoints=1),
             (
                 "9 optimizer steps seen, 20 of 20 batches, an evaluation (2 of 50 batches), 1 "
-                "file saved, the script's end, with loops over data cut short"
+                "file saved, the script's end by ending its loops over data early"
             ),
         ),
         (
             trace.Seen(9, end=True, batches=(20, 20), epochs=(3, 40)),
             (
-                "9 optimizer steps seen, 20 of 20 batches, the script's end, with loops over data cut "
+                "9 optimizer steps seen, 20 of 20 batches, the script's end by ending its loops over data "
                 "short"
             ),
         ),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +51,14 @@ _NOT_SKIPPED = ("torch.optim.lbfgs", "torch.optim.asgd")
 
 
 class StepKind:
-    """Steps of one kind; `gave` is the layout of what the script gets of one."""
+    """Steps of one kind; `gave` is the layout of what the script gets of one.
 
-    def __init__(self) -> None:
-        self.times = 0
+    Where a step adds up the entries of sparse gradients first, how many are left is another number
+    in each: that is no other kind, and the most that was seen stands for all.
+    """
+
+    def __init__(self, *, adds_up_entries: bool = False) -> None:
+        self.adds_up_entries, self.times = adds_up_entries, 0
         self.events: Events = None  # type: ignore[assignment] # until one was read
         self.gave = StorageLayout([])
 
@@ -82,11 +87,11 @@ class RecordedStep:
         mine, kind = self.region.of(notes, first), self._kind
         if mine is not None:
             new_events, _ = events(mine, {}, self.gave.pointers, 0)
-            same = (
-                kind.events is not None
-                and alike(kind.events, new_events)
-                and not new_events.remaining
-            )
+            before = kind.events
+            is_alike = _alike_but_for_sizes if kind.adds_up_entries else alike
+            same = before is not None and is_alike(before, new_events) and not new_events.remaining
+            if same and kind.adds_up_entries:
+                new_events = max(before, new_events, key=operator.attrgetter("peak"))
             if self._differs is not None and not same:
                 self._differs()
             kind.times = kind.times + 1 if same else 1
@@ -129,15 +134,17 @@ class OptimizerSteps:
             (parameter for group in optimizer.param_groups for parameter in group["params"]), None
         )
         captures = torch.cuda.is_current_stream_capturing()
-        here = calls.skips and not captures and first is not None and calls.is_here(first)
-        if not here or _counts_entries(optimizer):
+        if not calls.skips or captures or first is None or not calls.is_here(first):
             return step(optimizer, closure) if closure is not None else step(optimizer)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         steps = self._steps_by_optimizer.setdefault(optimizer, StepsOfOne())
-        kind = steps.kinds.setdefault((calls.stream(), *_kind(optimizer)), StepKind())
+        name = calls.stream(), *_kind(optimizer)
+        if name not in steps.kinds:
+            steps.kinds[name] = StepKind(adds_up_entries=_adds_up_entries(optimizer))
+        kind = steps.kinds[name]
         may_skip = steps.made >= FIRST
         if is_skipped(calls, kind) and may_skip:
             calls.gives(kind.gave, kind.events)
@@ -192,10 +199,14 @@ def _count(torch: ModuleType, optimizer: Optimizer) -> None:
             torch._foreach_add_(on_gpu, 1)
 
 
-def _counts_entries(optimizer: Optimizer) -> bool:
-    """Whether a step adds up entries of a sparse gradient first: how many are left is a matter of
-    values, and another number in each step.
-    """
+def _alike_but_for_sizes(one: Events, another: Events) -> bool:
+    in_order, others = (
+        [(entry.action, entry.block) for entry in found.entries] for found in (one, another)
+    )
+    return in_order == others
+
+
+def _adds_up_entries(optimizer: Optimizer) -> bool:
     gradients = [
         parameter.grad for group in optimizer.param_groups for parameter in group["params"]
     ]
