@@ -414,7 +414,8 @@ SCRIPTS = {
             def forward(self, x, calls=[0]):
                 calls[0] += 1
                 large = (next(self.count), calls[0], self.random.randint(0, 9))[self.at] % 10 == 9
-                return self.body(x.repeat(3, 1) if large else x)
+                for _ in range(3 if large else 1): x = self.body(x)
+                return x
         model = [Deep(at).cuda() for at in range(3)]
         optimizer = torch.optim.SGD([each for part in model for each in part.parameters()])
         for i in range(30):

@@ -165,6 +165,31 @@ def freeing(gone: Sequence[LeftBlock], remaining: Sequence[LeftBlock] = ()) -> E
     return Events(entries, left, (), 0, 0, 0, taken_bytes(gone), 0, taken_bytes(left), frozenset())
 
 
+def adding(found: Events, gradients: Iterable[LeftBlock | None]) -> Events:
+    """Return the events of a backward pass that gives these gradients, where each is added to
+    another one at once: it ends after what is allocated next, by which its node has ended.
+    """
+    added = {block.number: block for block in gradients if block is not None}
+    entries: list[Entry] = []
+    ending: list[LeftBlock] = []
+    for entry in found.entries:
+        entries.append(entry)
+        if entry.action == "alloc":
+            entries += [end for block in ending for end in freed_at_once(block)]
+            ending = [added[entry.block]] if entry.block in added else []
+    entries += [end for block in ending for end in freed_at_once(block)]
+    theirs = [
+        None if block is None or block.number in added else block for block in found.script_blocks
+    ]
+    return found._replace(
+        entries=tuple(entries),
+        script_blocks=tuple(theirs),
+        allocations=found.allocations + len(added),
+        requested=found.requested + sum(block.size for block in added.values()),
+        freed=found.freed + taken_bytes(added.values()),
+    )
+
+
 def alike(one: Events, another: Events) -> bool:
     """Whether the events of two calls are the same, wherever they were asked for.
 

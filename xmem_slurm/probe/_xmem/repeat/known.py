@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _xmem.repeat.events import Events, LeftBlock, alike, taken_bytes
+from _xmem.repeat.events import Events, LeftBlock, adding, alike, taken_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +82,8 @@ class Known:
         """Blocks left in autocast's cache."""
         self._backward: dict[BackwardKind, BackwardPass] = {}
         self._seen_twice: set[BackwardKind] = set()
+        # those that follow from them (`_added_up`)
+        self._derived: dict[BackwardKind, BackwardPass] = {}
         self._met: list[tuple[Events, Gave, list[LeftBlock]]] = []
         self._tried = self._spared = self._missed = 0
         self.round: int | None = None
@@ -151,6 +153,7 @@ class Known:
         self.casts = recorded.casts
         self._backward.update({back.kind: back for back in recorded.backs})
         self._seen_twice = self._seen_twice - {back.kind for back in recorded.backs} | again
+        self._derived.clear()
 
     def _has(self, back: BackwardPass) -> bool:
         before = self._backward.get(back.kind)
@@ -177,13 +180,30 @@ class Known:
         return self._missed > 1
 
     def backward(self, kind: BackwardKind) -> BackwardPass | None:
-        """Return the backward pass of this kind; None: none was seen."""
-        return self._backward.get(kind)
+        """Return the backward pass of this kind; None: none was seen, nor one that it follows
+        from.
+        """
+        return self._backward.get(kind) or self._added_up(kind)
+
+    def _added_up(self, kind: BackwardKind) -> BackwardPass | None:
+        """Return the backward pass of a call whose gradients are added to those of others, by one
+        whose are not.
+        """
+        alone = self._backward.get(kind._replace(given=()))
+        if kind not in self._derived and any(kind.given) and alone is not None:
+            gradients, theirs = alone.gradients, alone.events.script_blocks
+            added = [
+                gradients.block(place, theirs) for place, times in enumerate(kind.given) if times
+            ]
+            self._derived[kind] = alone._replace(kind=kind, events=adding(alone.events, added))
+        return self._derived.get(kind)
 
     def is_certain(self, kind: BackwardKind) -> bool:
         """Whether two backward passes of this kind, one after another, did the same: in the first
         one of a script a library may take a workspace.
         """
+        if kind not in self._backward:
+            kind = kind._replace(given=())
         return kind in self._seen_twice
 
     def any_backward(self) -> BackwardPass | None:
