@@ -62,13 +62,14 @@ class RankEstimate:
         """What torch's allocator reserves where there is room for everything.
 
         Steps that are left out of the trace filled its cache, too, and left it with other holes:
-        torch's own peak has them. It has nothing of calls that were skipped, and of what the dry
-        run added to the trace, by which more is asked for than torch ever was (how much is
-        allocated for the same requests hangs on the holes).
+        torch's own peak has them, unless the dry run has added to the trace, by which more is asked
+        for than torch ever was. Where calls were skipped, torch's own peak is that of a process
+        that made half of its steps, which no job is.
         """
         recorded, progress = self.trace.recorded, self.trace.seen
-        ran_all = progress is None or not progress.skipped
-        if ran_all and self.replay.peak_requested_bytes <= recorded.get("requested_bytes", 0):
+        if progress is not None and progress.skipped:
+            return self.replay.peak_reserved_bytes
+        if self.replay.peak_requested_bytes <= recorded.get("requested_bytes", 0):
             return recorded["reserved_bytes"]
         return max(self.replay.peak_reserved_bytes, recorded.get("reserved_bytes", 0))
 

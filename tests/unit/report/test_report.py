@@ -95,8 +95,8 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
         (
             trace.Seen(9, end=True, batches=(20, 20), epochs=(3, 40)),
             (
-                "9 optimizer steps seen, 20 of 20 batches, the script's end by ending its loops over data "
-                "short"
+                "9 optimizer steps seen, 20 of 20 batches, the script's end by ending its loops over "
+                "data early"
             ),
         ),
         (trace.Seen(9), "9 optimizer steps seen"),
