@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.report import columns
-
 AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """How a verb takes a command: what stands behind its first word is for that."""
 
@@ -47,12 +45,14 @@ Fresh = Annotated[
         "--fresh",
         "--xmem-fresh",
         envvar="XMEM_FRESH",
-        help="Do the dry run again even if nothing has changed since the last one.",
+        help="Repeat the dry run even if nothing has changed since the last one.",
     ),
 ]
 
 
 def tell(line: str) -> None:
     """Say on stderr what cannot wait for the answer."""
+    from xmem_slurm.report import columns  # noqa: PLC0415 - most verbs have nothing to say
+
     most = columns.width(2) - len("xmem-slurm: ")
     typer.echo("\n".join(f"xmem-slurm: {part}" for part in columns.broken([line], most)), err=True)

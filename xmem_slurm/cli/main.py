@@ -1,4 +1,4 @@
-"""`xmem-slurm VERB`: everything beside submitting. A verb is imported when it is run: nobody waits
+"""`xmem-slurm VERB`: everything except submitting. A verb is imported when it is run: nobody waits
 for the others.
 """
 

@@ -46,7 +46,7 @@ def plan(
         bool,
         typer.Option(
             "--keep-global-batch/--any-global-batch",
-            help="Whether an optimizer step must keep its number of samples.",
+            help="Keep the number of samples per optimizer step.",
         ),
     ] = True,
     top: Annotated[int, typer.Option(min=1, help="How many ways that fit to look for.")] = 5,

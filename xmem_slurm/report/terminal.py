@@ -182,7 +182,7 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     context = human(rank.outside_allocator_bytes - rank.beside_bytes)
     is_peak = rank.fits_in_bytes == rank.peak_reserved_bytes
-    inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that torch can manage with'}"
+    inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'minimum'}"
     if rank.bound_bytes:
         cases = ["cuDNN chooses larger plans"] if rank.trace.bounds else []
         cases += ["DDP's first buckets are freed late"] if rank.trace.has(Doubt.DDP_BUCKETS) else []

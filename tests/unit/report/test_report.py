@@ -176,7 +176,7 @@ def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare
     tight = GPUS["l4"].model_copy(update={"total_bytes": found.required_bytes})
     sized = Sizing(found, Placement([Verdict("tight", tight, found.fits(tight))], "tight"), 1.0)
     first = terminal.estimate_lines(found)[0]
-    assert f"= {human(rank.fits_in_bytes)} that torch can manage with + " in first
+    assert f"= {human(rank.fits_in_bytes)} minimum + " in first
     assert first.endswith(
         f" margin; would use up to {human(rank.replay.peak_reserved_bytes + tight.context_bytes)}"
     )
