@@ -280,7 +280,7 @@ class Calls:
             if isinstance(call, RecordedCall) and call.awaits_backward
         ]
         try:
-            if self.journal.allocated or recorded:  # by graphs of skipped calls
+            if recorded or self.journal.allocated:  # the latter by graphs of skipped calls
                 self._added_up = added_up(roots)
             if recorded:
                 assert self._backward is not None
@@ -878,9 +878,10 @@ class Calls:
             ]
         given = times_given(parameters, self._added_up, node_number(ctx))
         have_gradient = [gradient is not None for gradient in gradients]
-        kind = backward_call.kind(parameters, without, given, around, have_gradient)
-        back = behavior.backward(kind)
-        if not behavior.is_certain(kind) or backward_call.create_graph or ctx.was_made:
+        back = behavior.backward(
+            backward_call.kind(parameters, without, given, around, have_gradient)
+        )
+        if back is None or not back.again or backward_call.create_graph or ctx.was_made:
             late = self._made_late(ctx, gradients, backward_call)
             if late is not None:
                 return late

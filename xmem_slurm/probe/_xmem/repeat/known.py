@@ -50,13 +50,15 @@ class BackwardPass(NamedTuple):
     """A backward pass through calls of one kind; `gradients` is the layout of parameters' gradients
     after it.
 
-    `held` are the blocks of the call that are allocated when it begins.
+    `held` are the blocks of the call that are allocated when it begins; `again` is whether the one
+    of its kind before did the same: in the first one of a script a library may take a workspace.
     """
 
     kind: BackwardKind
     held: tuple[LeftBlock, ...]
     events: Events
     gradients: StorageLayout
+    again: bool = False
 
     def same(self, another: BackwardPass) -> bool:
         """Whether another one did the same."""
@@ -81,7 +83,6 @@ class Known:
         self.casts: Sequence[LeftBlock] = ()
         """Blocks left in autocast's cache."""
         self._backward: dict[BackwardKind, BackwardPass] = {}
-        self._seen_twice: set[BackwardKind] = set()
         # those that follow from them (`_added_up`)
         self._derived: dict[BackwardKind, BackwardPass] = {}
         self._met: list[tuple[Events, Gave, list[LeftBlock]]] = []
@@ -97,7 +98,7 @@ class Known:
     @property
     def ready(self) -> bool:
         """Whether the next one can be skipped."""
-        waits = len(self._seen_twice) < len(self._backward)
+        waits = not all(back.again for back in self._backward.values())
         return self._times >= (TIMES_OF_OTHERS if waits else TIMES)
 
     def is_tried(self, many: bool) -> bool:
@@ -137,13 +138,13 @@ class Known:
 
     def learn(self, recorded: RecordedCall) -> None:
         """Take what was recorded of one; if it is alike, that was no try."""
-        again = {back.kind for back in recorded.backs if self._has(back)}
+        backs = [back._replace(again=self._has(back)) for back in recorded.backs]
         same = (
             self.forward is not None
             and alike(self.forward, recorded.forward)
             and self.gave.same(recorded.gave)
             and self.casts == recorded.casts
-            and len(again) == len(recorded.backs)
+            and all(back.again for back in backs)
         )
         self._tried -= same
         if not self.did(recorded) and len(self._met) < MOST_MET:
@@ -151,8 +152,7 @@ class Known:
         self._times = self._times + 1 if same else 1
         self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
         self.casts = recorded.casts
-        self._backward.update({back.kind: back for back in recorded.backs})
-        self._seen_twice = self._seen_twice - {back.kind for back in recorded.backs} | again
+        self._backward.update({back.kind: back for back in backs})
         self._derived.clear()
 
     def _has(self, back: BackwardPass) -> bool:
@@ -197,14 +197,6 @@ class Known:
             ]
             self._derived[kind] = alone._replace(kind=kind, events=adding(alone.events, added))
         return self._derived.get(kind)
-
-    def is_certain(self, kind: BackwardKind) -> bool:
-        """Whether two backward passes of this kind, one after another, did the same: in the first
-        one of a script a library may take a workspace.
-        """
-        if kind not in self._backward:
-            kind = kind._replace(given=())
-        return kind in self._seen_twice
 
     def any_backward(self) -> BackwardPass | None:
         """Return some backward pass; None: none was seen."""

@@ -68,10 +68,10 @@ class BackwardCall(NamedTuple):
     ) -> BackwardKind:
         """Return its kind, for a call of a module with these parameters.
 
-        `without`: which parameters have no gradient before it; `given`: of each, by how many
-        others it was given one before (`times_given`); `around`: what its own
-        code reads (`surroundings`); `have_gradient`: for which of what the call gave there is a
-        gradient, as where a loss is of one of two heads.
+        `without`: which parameters have no gradient before it; `given`: of each, by how many others
+        it was given one before (`times_given`); `around`: what its own code reads
+        (`surroundings`); `have_gradient`: for which of what the call gave there is a gradient, as
+        where a loss is of one of two heads.
         """
         return BackwardKind(
             self.keep_graph,
