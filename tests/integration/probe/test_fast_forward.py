@@ -523,6 +523,29 @@ def test_what_a_call_gives_and_only_its_graph_keeps_is_there_until_its_backward_
     assert replay(skipping).peak_reserved_bytes == pytest.approx(reserved, rel=0.01)
 
 
+def test_a_gradient_that_another_function_does_not_give_is_there_all_the_same(run: Run) -> None:
+    """Its node is in the graph, so that the call's gradient is taken to be added to another."""
+    code = """
+        class Nothing(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, parameter): return parameter.new_zeros(())
+            @staticmethod
+            def backward(ctx, gradient): return None
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(60):
+            loss = model(data(16)).square().mean()
+            if i > 40: loss = loss + sum(map(Nothing.apply, model.parameters()))
+            loss.backward()
+            assert None not in [each.grad for each in model.parameters()], i
+            optimizer.step()
+            optimizer.zero_grad()
+        """
+    skipping = run(script(code), seconds=SECONDS)
+    assert (skipping.returncode, skipping.stderr) == (0, "")
+    said = [noted.detail for noted in skipping.traces[-1].doubts if noted.code == "skipped"]
+    assert said == ["a backward pass of a kind that was not recorded"]
+
+
 def test_gradients_are_clipped_without_asking_torch_once_that_is_known(run: Run) -> None:
     code = """
         measured, measure = [], torch._foreach_norm

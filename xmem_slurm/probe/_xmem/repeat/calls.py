@@ -145,6 +145,8 @@ class Calls:
         self._given_now: set[int] = set()
         # {id of a parameter that several nodes give a gradient: their numbers}
         self._added_up: dict[int, Sequence[int]] = {}
+        # parameters without a gradient yet, whose first one somebody else is taken to have given
+        self._taken_as_given: list[Tensor] = []
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
         # ids of modules that were changed, and how often those were forgotten
         self._changed: list[int] = []
@@ -262,10 +264,13 @@ class Calls:
             self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, named)
             try:
                 with self._watched(roots):
-                    return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+                    found = run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+                self._give_what_is_missing()
+                return found
             finally:
                 self._backward = None
                 self._given_now.clear()
+                self._taken_as_given.clear()
                 self._added_up = {}
 
         return ran
@@ -916,6 +921,11 @@ class Calls:
             if part is not None and not passes:
                 # torch would copy what Python holds, too
                 parameter.grad = as_gradient(parameter, part)
+        self._taken_as_given += [
+            parameter
+            for parameter, is_given, passes in zip(parameters, given, passed)  # noqa: B905
+            if is_given and not passes and parameter.grad is None and local(parameter) is parameter
+        ]
         self._given_now.update(
             id(parameter)
             for parameter, had_none in zip(parameters, without)  # noqa: B905 - since Python 3.10
@@ -924,6 +934,16 @@ class Calls:
         if backward_call.create_graph:
             results = self._differentiable(results, [*parameters, *gradients])
         return results
+
+    def _give_what_is_missing(self) -> None:
+        """Give parameters their gradients that nobody has given after all, as a function of the
+        script's own may give none: who looks for them must find them.
+        """
+        missing = [parameter for parameter in self._taken_as_given if parameter.grad is None]
+        for parameter in missing:
+            parameter.grad = self._torch.empty_like(parameter)
+        if missing:
+            self._unrecorded()
 
     def _goes_through(self, backward_call: BackwardCall) -> bool:
         """Whether torch is to have the gradients of parameters, which else are put where it would
