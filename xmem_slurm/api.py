@@ -72,8 +72,8 @@ without a script."""
 
 @dataclass(frozen=True, slots=True)
 class GpuFit:
-    """A GPU that the job could have: `fits` is None where a better one fits, and this one was not
-    tried.
+    """A GPU that the job could have: `fits` is None where it was not tried, as a better one fits or
+    no time was left.
     """
 
     name: str

@@ -145,8 +145,9 @@ class Failure(JsonPart):
 class Option(JsonPart):
     """One GPU option, in order of preference.
 
-    `fits` is null where it was not asked because an option before it fits. `headroom_bytes` is what
-    is left of the memory of the GPU after what the job needs; never less than 0 where it fits.
+    `fits` is null where it was not tried: an option before it fits, or no time was left.
+    `headroom_bytes` is what is left of the memory of the GPU after what the job needs; never less
+    than 0 where it fits.
     `short_steps` are the steps that would lack memory although they only repeat others, where they
     are too many for the option to be said to fit.
     """

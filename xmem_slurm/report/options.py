@@ -1,7 +1,7 @@
 """Of each GPU option: does the job fit, with how much to spare, where does it fail, and what would
 make it fit?
 
-All by replay. Where an option was not asked because a better one fits, the trace at hand speaks for
+All by replay. Where an option was not tried because a better one fits, the trace at hand speaks for
 it.
 """
 
@@ -45,7 +45,7 @@ class OptionOutlook:
     """One option. `allocator_bytes` is what torch's allocator can have there, context and margin
     taken off.
 
-    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is what the
+    `fits` is the placement's verdict, None where it was not tried. `headroom_bytes` is what the
     option has beyond the need, and 0 where the job runs on a little less than that. `failure` is
     None where the trace at hand runs to its end; `short_steps` then are those that repeat an
     earlier one and lack memory, of `repeated_steps` that do so, where they are too many: 0 where
