@@ -6,11 +6,12 @@ GPU and pend for ever. It ends at once where the one before failed for another r
 recorder's line of that one says.
 """
 
+import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from xmem_slurm.cluster import client
@@ -63,8 +64,8 @@ def submit(
         pass_fds=marks,
         check=False,
     )
-    sys.stdout.buffer.write(submitted.stdout)
-    sys.stdout.flush()
+    with suppress(OSError):  # nobody may read it any more, and the job is submitted all the same
+        os.write(1, submitted.stdout)
     match = _JOB_ID.match(submitted.stdout.decode(errors="replace"))
     if submitted.returncode or match is None:
         return submitted.returncode
@@ -73,8 +74,8 @@ def submit(
         for retry in retries:
             before.append(_submitted(sbatch, after(retry, before), marks))
             tell([f"job {before[-1]} is there in case job {before[-2]} runs out of GPU memory"])
-    except (SlurmError, OSError, subprocess.SubprocessError) as error:
-        tell([f"there is no retry of job {before[-1]}: {error}"])
+    except Exception as error:  # what gets out of here has the job submitted once more
+        tell([f"there is no retry of job {before[-1]}: {str(error) or type(error).__name__}"])
     return 0
 
 
