@@ -80,9 +80,16 @@ FORMER = {
     Doubt.GROWING: "the run ended before the peak was seen to repeat",
 }
 """The words that results of before have for them, with "(no measurements yet)" behind many."""
-_WORDS = [(each, each.sentence) for each in Doubt if each.sentence != "{detail}"] + list(
-    FORMER.items()
-)
+BUDGET_OF_300 = {
+    each: re.sub("a larger (--xmem-budget)", r"\1=300", each.sentence)
+    for each in (Doubt.CUDNN_TIME, Doubt.NOT_REACHED, Doubt.GROWING)
+}
+"""Up to 2026-11-29 these proposed one budget, whatever was spent."""
+_WORDS = [
+    *((each, each.sentence) for each in Doubt if each.sentence != "{detail}"),
+    *FORMER.items(),
+    *BUDGET_OF_300.items(),
+]
 SENTENCES = {
     re.compile(re.escape(words).replace(r"\{detail\}", ".*") + r"( \(no measurements yet\))?"): (
         each.sentence.replace("{detail}", "…")

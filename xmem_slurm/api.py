@@ -27,7 +27,7 @@ from typing import Any, TextIO
 
 from xmem_slurm.errors import NoEstimate, SlurmError, UsageError, XmemError
 from xmem_slurm.estimating import asked
-from xmem_slurm.report import files
+from xmem_slurm.report import columns, files
 from xmem_slurm.report import html as html_report
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.sizing.sizing import Sizing
@@ -416,10 +416,11 @@ def _object(argv: Sequence[str], folder: str | Path) -> Any:
 
 
 def _message(stderr: str) -> str:
-    """Return all lines of the error that a command ended with; of a fault of ours the last of its
-    traceback.
+    """Return the error that a command ended with, in one line again; of a fault of ours the last of
+    its traceback.
     """
-    _, ours, message = f"\n{stderr}".rstrip().rpartition(f"\n{_OURS}")
+    whole = f"\n{stderr}".rstrip().replace(f"\n{_OURS}{columns.INDENT}", " ")
+    _, ours, message = whole.rpartition(f"\n{_OURS}")
     return message if ours and "\nTraceback " not in message else message.rpartition("\n")[2]
 
 

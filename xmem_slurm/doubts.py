@@ -32,7 +32,7 @@ class Doubt(Enum):
         0.20,
         (
             "asking the job's own cuDNN for its plans took all the time allowed for it "
-            "(--xmem-budget=300 allows more)"
+            "(a larger --xmem-budget allows more)"
         ),
     )
     CUDNN_BATCHNORM = (
@@ -112,8 +112,8 @@ class Doubt(Enum):
         "not-reached",
         0.10,
         (
-            "{detail} was not reached: what comes there may need more (--xmem-budget=300 lets the "
-            "dry run go further)"
+            "{detail} was not reached: what comes there may need more (a larger "
+            "--xmem-budget lets the dry run go further)"
         ),
     )
     LARGEST_DRAWN = (
@@ -232,7 +232,7 @@ class Doubt(Enum):
         0.10,
         (
             "the run ended before the peak was seen to repeat: it may grow further "
-            "(--xmem-budget=300 lets it go on)"
+            "(a larger --xmem-budget lets it go on)"
         ),
     )
 

@@ -139,6 +139,7 @@ def test_errors_are_those_of_the_command(
             "xmem-slurm: known\nTraceback (most recent call last):\n  File x\nOSError: no space\n",
             "OSError: no space",
         ),
+        ("xmem-slurm: a long\nxmem-slurm:   message\n", "a long message"),
         ("", "xmem-slurm estimate ended with 1"),
     ],
 )

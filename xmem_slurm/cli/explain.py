@@ -68,8 +68,9 @@ def explain(
 
         if not explain_job(script, as_json=as_json):
             raise UsageError(
-                f"job {script}: nothing is known about it here: it was not recorded"
-                " (`xsbatch --xmem-record`), used no GPU, or ended before CUDA started"
+                f"job {script}: nothing is known here of what it used: it was not recorded"
+                " (`xsbatch --xmem-record`), used no GPU, or ended before CUDA started;"
+                " `xmem-slurm explain SCRIPT` shows the estimate of its script"
             )
         return
     last = last_of(script)

@@ -14,7 +14,7 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
-from xmem_slurm.report import columns, terminal
+from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
@@ -118,7 +118,7 @@ def generate(
             ),
         )
     for script in generated:
-        for line in columns.broken(script.lines, columns.width(2) - len("xmem-slurm: ")):
+        for line in script.lines:
             tell(line)
     _hand_out(generated, chosen.name, output)
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from xmem_slurm import __version__
-from xmem_slurm.cli.arguments import AS_TYPED
+from xmem_slurm.cli.arguments import AS_TYPED, tell
 from xmem_slurm.errors import XmemError
 from xmem_slurm.state import signals
 
@@ -174,7 +174,7 @@ def whole() -> Any:
 
 
 def main() -> NoReturn:
-    """Run the command line; an error is one line on stderr and its exit code, ours and typer's
+    """Run the command line; an error is one message on stderr and its exit code, ours and typer's
     alike.
     """
     try:
@@ -185,7 +185,8 @@ def main() -> NoReturn:
             typer.echo(error.format_message())
             raise SystemExit(error.exit_code) from None
         words = _words(error)
-        print(f"xmem-slurm: {words}" if words else "", end="\n" if words else "", file=sys.stderr)  # noqa: T201
+        if words:
+            tell(words)
         raise SystemExit(error.exit_code) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 
@@ -196,7 +197,8 @@ def _words(error: Any) -> str:
     """
     if isinstance(error, XmemError):
         return str(error)
-    message = error.format_message().rstrip(".")
+    # What typer checks by pydantic has that one's mark before it.
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
     if not message or message.endswith("?"):
         return f"{message[:1].lower()}{message[1:]}"
     context = getattr(error, "ctx", None)

@@ -18,7 +18,7 @@ from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files, silent
-from xmem_slurm.submission import settings
+from xmem_slurm.submission import handover, settings
 from xmem_slurm.submission.answer import Wishes
 from xmem_slurm.submission.settings import BY_NAME, OWN_OPTIONS, OwnOption, OwnSetting, wrong_value
 from xmem_slurm.submission.submit import submit, tell
@@ -44,6 +44,7 @@ def main() -> NoReturn:
         job = Submission(argv, environ, None)
         command_line = job.command_line
         if any(command_line.has(name) for name in _ANSWERED_AT_ONCE):
+            handover.die_of_broken_pipe()
             if not command_line.has("autocomplete"):
                 print(_VERSION if command_line.has("version") else _help(), end="", flush=True)  # noqa: T201
             wishes = wishes._replace(off=True, dry_run=False)
@@ -53,8 +54,7 @@ def main() -> NoReturn:
             tell(complaints)
         submit(job, wishes)
     except XmemError as error:
-        if sys.stderr is not None:
-            print(f"xsbatch: {error}", file=sys.stderr)  # noqa: T201
+        tell([str(error)])
         raise SystemExit(error.exit_code) from None
 
 

@@ -71,8 +71,7 @@ LEAST_PART = 0.5
 """...but what is before the first epoch, and after each, is made again, too."""
 _ONE_COURSE = (
     "its losses and scores were taken to get no better, and it was not run to an end with others: "
-    "if it ends early by"
-    " them, it may need more (--xmem-budget=300 runs both)"
+    "if it ends early by them, it may need more (a larger --xmem-budget runs both)"
 )
 _BY_COMPUTING = ("ZeroDivisionError", "math domain error", "FloatingPointError", "OverflowError")
 """What Python raises that computes with a zero: a loss that is divided by, or whose logarithm is

@@ -423,7 +423,7 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
     if note is not None:
         return note
     if outcome.stopped is not None:
-        advice = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
+        advice = "; a larger --xmem-budget gives it more" if outcome.stopped == "time" else ""
         return (
             f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was "
             f"used{advice}"

@@ -24,7 +24,7 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import detached
 from xmem_slurm.filter.caller import Caller, caller_of
 from xmem_slurm.filter.detached import Answer
-from xmem_slurm.report import audit, columns, decided
+from xmem_slurm.report import audit, decided
 from xmem_slurm.rewriting import folding, job_steps
 from xmem_slurm.site import coverage, places
 from xmem_slurm.slurm.refusal import refusal
@@ -95,7 +95,7 @@ def _tell(*lines: str) -> None:
     """Tell the user, by the hook, which hands on what begins like this: so does every line of a
     message.
     """
-    tell_user(columns.broken(lines, columns.COLUMNS - len(_PREFIX)), _PREFIX)
+    tell_user(lines, _PREFIX)
 
 
 def _whatever_happens(find: Callable[[], Answer]) -> Answer:

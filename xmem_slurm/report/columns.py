@@ -10,7 +10,8 @@ COLUMNS = 100
 """Of a line that goes to no terminal, or to a wider one."""
 _LEAST_COLUMNS = 60
 """A narrower terminal breaks lines itself; one of no width is a program's."""
-_INDENT = "  "
+INDENT = "  "
+"""Before what goes on with a line."""
 _WHOLE = re.compile(r"`[^`]*`|\[[^]]{,60}\]|\d (?:[KMGT]iB|%)")
 """What is not broken: what is copied from a line or said in passing, and a figure with its unit."""
 
@@ -31,12 +32,12 @@ def broken(lines: Sequence[str], most: int) -> list[str]:
     import textwrap  # noqa: PLC0415 - of most jobs without GPUs nothing is told
 
     wrapper = textwrap.TextWrapper(
-        most, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+        most, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False
     )
     shown: list[str] = []
     for line in lines:
         wrapper.initial_indent = ""
         for part in line.splitlines():
             shown += wrapper.wrap(_WHOLE.sub(lambda match: match[0].replace(" ", "\0"), part))
-            wrapper.initial_indent = _INDENT
+            wrapper.initial_indent = INDENT
     return [line.replace("\0", " ") for line in shown]

@@ -22,7 +22,7 @@ from xmem_slurm.trace import Trace
 EXPANDABLE = "expandable_segments:True"
 """The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value
 that is computed."""
-_NO_TIME = "no time was left in the budget to try it (--xmem-budget=300)"
+_NO_TIME = "no time was left in the budget to try it (a larger --xmem-budget has it)"
 
 
 @dataclass(frozen=True, slots=True)

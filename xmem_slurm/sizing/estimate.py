@@ -244,9 +244,9 @@ def estimate(
     if not ranks:
         # a launcher ends after its workers
         failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]
-        raise NoEstimate(
-            f"{min(failed)[1]}{_after_set_up(traces)}" if failed else "no process used GPU memory"
-        )
+        if not failed:
+            raise NoEstimate("no process used GPU memory")
+        raise NoEstimate(f"the script stopped with {min(failed)[1]}{_after_set_up(traces)}")
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 
@@ -295,7 +295,7 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
         raise NoEstimate(
-            f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more"
+            f"only {_steps(trace)} within the time budget; a larger --xmem-budget gives it more"
         )
     for noted in trace.doubts:
         if noted.doubt in NO_ESTIMATE:

@@ -224,8 +224,7 @@ def _tell_of(decision: Decision, wishes: Wishes, *, is_queued: bool) -> None:
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
         lines = decided.lines(decision, dry_run=not is_queued, verbose=wishes.verbose)
-        most = columns.width(2) - len(_PREFIX)
-        tell(columns.broken([decided.by_options(line) for line in lines], most))
+        tell([decided.by_options(line) for line in lines])
 
 
 def _record(decision: Decision, wishes: Wishes, began: float) -> None:
@@ -313,6 +312,11 @@ _PREFIX = "xsbatch: "
 
 
 def tell(lines: Sequence[str], prefix: str = _PREFIX) -> None:
+    """Write messages on stderr, in lines that fit there."""
+    _write(columns.broken(lines, columns.width(2) - len(prefix)), prefix)
+
+
+def _write(lines: Sequence[str], prefix: str = "") -> None:
     """Write on stderr, if there is one and somebody still reads it: a job is not lost over that."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
@@ -335,16 +339,10 @@ def _show(decision: Decision) -> NoReturn:
         raise SystemExit(1)
     folded = folding.fold(job, written.environ)
     if not written.command_line.has("quiet"):
-        tell(folding.differences(written, job, folded), prefix="")
+        _write(folding.differences(written, job, folded))
         why = f" ({folded.reason})" if folded.reason is not None else ""
-        tell(
-            [
-                (
-                    f"nothing was submitted; saved as {folding.FILE}, this is submitted by: "
-                    f"{shlex.join(folded.words)}{why}"
-                )
-            ]
-        )
+        by = f"saved as {folding.FILE}, this is submitted by: {shlex.join(folded.words)}{why}"
+        _write([f"nothing was submitted; {by}"], _PREFIX)  # a command is copied: it is not broken
     handover.die_of_broken_pipe()
     sys.stdout.buffer.write(folded.script)
     sys.stdout.flush()

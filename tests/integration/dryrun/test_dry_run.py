@@ -193,7 +193,7 @@ def test_a_script_without_measure_is_stopped_and_the_reason_is_its_limit(
     if limit != "time":
         budget = Budget(seconds=60, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
     reason = place.why("#!/bin/bash\n" + STOPPED[limit], budget)
-    remedy = "; --xmem-budget SECONDS gives it more" if limit == "time" else ""
+    remedy = "; a larger --xmem-budget gives it more" if limit == "time" else ""
     assert (
         reason
         == f"the dry run was stopped at its {limit} limit before any GPU memory was used{remedy}"

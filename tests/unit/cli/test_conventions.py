@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import EXAMPLE_SITE
+from tests.harness.told import messages
 from xmem_slurm import __version__
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import main
@@ -68,7 +69,7 @@ def test_a_wrong_command_line_is_one_line_like_every_other_error(
     done = command(*words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"xmem-slurm: {said}")
-    assert done.err.count("\n") == 1
+    assert messages(done.err).count("\n") == 1
 
 
 def test_short_options(command: Command) -> None:

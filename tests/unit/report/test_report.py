@@ -553,7 +553,7 @@ def test_a_page_says_nothing_in_the_voice_of_the_job() -> None:
 def test_progress_is_shown_on_a_terminal_and_only_if_it_lasts(seconds: float, shown: bool) -> None:
     code = (
         "import time; from xmem_slurm.report import terminal\n"
-        f"with terminal.progress('point 1') as say:\n    say('point 2')\n    time.sleep({seconds})"
+        f"with terminal.progress('point 1') as say:\n    say('point 2 [/b]')\n    time.sleep({seconds})"
     )
     child, screen = pty.fork()
     if child == 0:
@@ -563,7 +563,7 @@ def test_progress_is_shown_on_a_terminal_and_only_if_it_lasts(seconds: float, sh
         while part := os.read(screen, 65536):
             written += part
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert bool(re.search(rb"point 2: \d+ s, starting", written)) is shown
+    assert bool(re.search(rb"point 2 \[/b\]: \d+ s, starting", written)) is shown
     assert b"point 1" not in written
 
 

@@ -167,11 +167,11 @@ def test_input_is_what_a_batch_job_does_not_have(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(NoEstimate) as failed:
         answer(job("l4"), WISHES, lambda _: None)
     lacks = "it waits for input, which a batch job does not have"
-    assert str(failed.value) == f"it is likely to fail: {lacks}; {EOF}"
+    assert str(failed.value) == f"it is likely to fail: {lacks}; the script stopped with {EOF}"
     with_input = job("l4").but(argv=("--input=answers.txt", *job("l4").argv))
     with pytest.raises(NoEstimate) as failed:
         answer(with_input, WISHES._replace(strict=True), lambda _: None)
-    assert str(failed.value) == f"{EOF}; a dry run has no input (--input)"
+    assert str(failed.value) == f"the script stopped with {EOF}; a dry run has no input (--input)"
 
 
 def test_input_is_lacked_before_torch_is_loaded_too(monkeypatch: pytest.MonkeyPatch) -> None:

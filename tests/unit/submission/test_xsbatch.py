@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.told import messages
 from tests.unit.report.test_report import SIZING
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS, parse
 from xmem_slurm.decision import Decision, Kind
@@ -101,7 +102,7 @@ def test_a_wrong_option_is_refused_before_anything_is_submitted(argv: list[str],
     code, out, err = run("--wrap=true", *argv)
     assert (code, out) == (2, "")
     assert err.startswith(f"xsbatch: {told}")
-    assert err.count("\n") == 1
+    assert messages(err).count("\n") == 1
 
 
 def test_a_wrong_word_in_the_script_is_told() -> None:
@@ -273,3 +274,17 @@ def test_what_helps_is_told_by_the_options_of_who_was_run(
         told = capsys.readouterr().err
         assert option in told
         assert variable not in told
+
+
+def test_help_that_nobody_reads_to_its_end_ends_as_sbatch_s_does() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*START, "--help"],
+        env={"PATH": os.environ["PATH"], "XMEM_SBATCH": "/bin/echo"},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
