@@ -2,6 +2,7 @@
 wait.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,13 @@ Fresh = Annotated[
         help="Repeat the dry run even if nothing has changed since the last one.",
     ),
 ]
+
+
+def say(lines: Sequence[str]) -> None:
+    """Print sentences on stdout, in lines that fit there."""
+    from xmem_slurm.report import columns  # noqa: PLC0415 - as below
+
+    typer.echo("\n".join(columns.broken(lines, columns.width(1))))
 
 
 def tell(line: str) -> None:

@@ -6,20 +6,16 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm.cli.arguments import tell
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
-_UNSET = {
-    "policy": "the site's",
-    "engine": "auto",
-    "ranks": "automatic",
-    "array-tasks": "automatic",
-    "record": "the site's",
-    "raise-mem": "the site's",
-}
+_UNSET = {"engine": "auto", "ranks": "automatic", "array-tasks": "automatic"}
 """What these are where they are not set."""
+_BY_THE_SITE = ("policy", "record", "raise-mem")
+"""What the site file says of where they are not set."""
 
 
 def config(
@@ -32,24 +28,27 @@ def config(
         raise UsageError(f"{script}: cannot be read: {error.strerror}") from error
     job = Submission(() if script is None else (script,), dict(os.environ), text)
     own_settings, complaints = settings.effective(job)
-    typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
+    for complaint in complaints:
+        tell(complaint)
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
     shown = [
         *settings.ANYWHERE,
         *(name for name in names if name in own_settings and name not in settings.ANYWHERE),
     ]
-    rows = [(name, *own_settings.get(name, (_default(name), "default"))) for name in shown]
+    rows = [(name, *own_settings.get(name, _default(name))) for name in shown]
     width = max(12, *(len(value) for _, value, _ in rows))
     typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
     typer.echo(f"your file is {settings.user_file()}", err=True)
 
 
-def _default(name: str) -> str:
-    """Say what applies where nobody set anything."""
+def _default(name: str) -> tuple[str, str]:
+    """Say what applies where nobody set anything, and whose it is."""
     match getattr(Wishes(), name.replace("-", "_")):
         case bool() as is_on:
-            return "on" if is_on else "off"
+            return "on" if is_on else "off", "default"
         case float() | int() as number:
-            return f"{number:g}"
+            return f"{number:g}", "default"
+        case _ if name in _BY_THE_SITE:
+            return "the site's", "not set here"
         case word:
-            return word or _UNSET.get(name, "-")
+            return word or _UNSET.get(name, "-"), "default"

@@ -1,6 +1,7 @@
 """`xmem-slurm generate`: a batch script from a template, for a command."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
-from xmem_slurm.report import terminal
+from xmem_slurm.report import columns, terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
@@ -69,7 +70,8 @@ def generate(
     folders = templates.folders(folder, _site_templates(site))
     if list_all:
         for listed in templates.available(folders):
-            typer.echo(f"{listed.name:20} {listed.about}")
+            width = shutil.get_terminal_size().columns
+            typer.echo("\n".join(columns.entry(listed.name, listed.about, 21, width)))
         return
     chosen = templates.find(template, folders)
     if show:

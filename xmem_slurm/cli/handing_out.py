@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import typer
 
-from xmem_slurm.cli.arguments import tell
+from xmem_slurm.cli.arguments import say, tell
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
-from xmem_slurm.report import columns
 from xmem_slurm.state import own_files
 
 
@@ -70,8 +69,7 @@ def hand_out(estimated: Estimated, reports: Reports, *, as_json: bool, verbose: 
         for component, texts in estimated.said.items():
             lines = texts.full if verbose else texts.brief
             which = f"component {component}: " if estimated.several else ""
-            shown = columns.broken([f"{which}{line}" for line in lines], columns.width(1))
-            typer.echo("\n".join(shown))
+            say([f"{which}{line}" for line in lines])
     sys.stdout.flush()
     if estimated.known_since is not None:
         tell(

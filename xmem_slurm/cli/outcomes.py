@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, SiteFile, tell
+from xmem_slurm.cli.arguments import AsJson, SiteFile, say, tell
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
 from xmem_slurm.estimating import asked
@@ -67,8 +67,10 @@ def trust(since: Since = "400d", *, as_json: AsJson = False) -> None:
     """
     days = _days(since)
     record = track_record(records.since(_own_outcomes(), days))
-    shown = json.dumps(job_report.trust_document(record, days), indent=2) if as_json else None
-    typer.echo(shown or "\n".join(job_report.trust_lines(record, days)))
+    if as_json:
+        typer.echo(json.dumps(job_report.trust_document(record, days), indent=2))
+    else:
+        say(job_report.trust_lines(record, days))
 
 
 def site_learn(
@@ -160,7 +162,7 @@ def explain_job(job: str, *, as_json: bool) -> bool:
         # Slurm knows whether a job is still there of which no process was seen to end.
         unknown = any(process.state == "running" for process in outcomes[-1].processes)
         state = _slurm_state(job) if unknown else ""
-        typer.echo("\n".join(job_report.job_lines(outcomes[-1], _gpus()[1], state)))
+        say(job_report.job_lines(outcomes[-1], _gpus()[1], state))
     else:
         accounted = _accounted(job)
         if not accounted:
@@ -170,9 +172,7 @@ def explain_job(job: str, *, as_json: bool) -> bool:
                     " estimated to need"
                 )
             return False
-        typer.echo(
-            "\n".join(job_report.accounted_lines(accounted[-1], sources.ran_out(_output(job))))
-        )
+        say(job_report.accounted_lines(accounted[-1], sources.ran_out(_output(job))))
     return True
 
 
@@ -196,15 +196,15 @@ def _learn(
     lessons, nothing = learning.lessons(records.since(outcomes, days), failed)
     if not lessons and not nothing:
         kept = f"; {place} stays as it is" if place.exists() else ""
-        typer.echo(
-            f"no jobs of the last {days:g} days were recorded: there is nothing to learn from, and "
-            f"nothing was written{kept}; `xsbatch --xmem-record` records what a job uses"
+        say(
+            [
+                f"no jobs of the last {days:g} days were recorded: there is nothing to learn from, "
+                f"and nothing was written{kept}; `xsbatch --xmem-record` records what a job uses"
+            ]
         )
         return
     margins = learning.learn(lessons, coverage)
-    typer.echo(
-        "\n".join(job_report.learned_lines(margins, lessons, nothing, learning.drift(lessons)))
-    )
+    say(job_report.learned_lines(margins, lessons, nothing, learning.drift(lessons)))
     text = learned.text(margins, source, time.strftime("%Y-%m-%d"))
     try:
         if place == learned.own_file():

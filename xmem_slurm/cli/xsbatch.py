@@ -5,7 +5,6 @@ on.
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +12,7 @@ from typing import NoReturn
 from xmem_slurm import __version__
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SlurmError, UsageError, XmemError
+from xmem_slurm.report import columns
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
@@ -28,9 +28,6 @@ SUMMARY = "sbatch that asks for the GPU that the job needs"
 _OPTIONS = [Option(option.name, "", REQUIRED if option.value else NONE) for option in OWN_OPTIONS]
 
 _VERSION = f"xsbatch {__version__}\n"
-
-_LEAST_COLUMNS = 60
-"""A terminal that is narrower breaks the lines of help itself."""
 
 _ANSWERED_AT_ONCE = ("autocomplete", "help", "usage", "version")
 """sbatch answers these without a look at a script."""
@@ -83,11 +80,11 @@ def _help() -> str:
     words = [
         f"--{option.name}" + (f"={option.value}" if option.value else "") for option in OWN_OPTIONS
     ]
-    width = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns)
+    width = shutil.get_terminal_size().columns
     lines = [
         line
         for word, option in zip(words, OWN_OPTIONS, strict=True)
-        for line in _entry(word, option.help, width)
+        for line in columns.entry(f"      {word}", option.help, 32, width)
     ]
     return "\n".join(
         [
@@ -100,16 +97,6 @@ def _help() -> str:
             "\n",
         ]
     )
-
-
-def _entry(word: str, words: str, width: int) -> list[str]:
-    """Return the lines that help has for an option, none of them wider than the terminal."""
-    indent = " " * 32
-    first = f"      {word}"
-    lines = textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent)
-    if len(first) > len(indent) - 2:
-        return [first, *lines]
-    return [first + lines[0][len(first) :], *lines[1:]]
 
 
 def parse(

@@ -41,3 +41,16 @@ def broken(lines: Sequence[str], most: int) -> list[str]:
             shown += wrapper.wrap(_WHOLE.sub(lambda match: match[0].replace(" ", "\0"), part))
             wrapper.initial_indent = INDENT
     return [line.replace("\0", " ") for line in shown]
+
+
+def entry(word: str, words: str, indent: int, most: int) -> list[str]:
+    """Return the lines of a list's entry, `words` in a column of their own behind `word`."""
+    import textwrap  # noqa: PLC0415 - as above
+
+    first, column = word.ljust(indent - 2) + "  ", " " * indent
+    lines = textwrap.wrap(
+        words, max(most, _LEAST_COLUMNS), initial_indent=column, subsequent_indent=column
+    )
+    if len(first) > indent:
+        return [word, *lines]
+    return [first + lines[0][indent:], *lines[1:]]

@@ -39,7 +39,7 @@ def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Pat
             return place
     raise SiteError(
         f"no site file: looked for {' and '.join(map(str, site_places()))};"
-        " name one with XMEM_SITE=FILE, or with --site FILE (of xsbatch --xmem-site)"
+        " name one with XMEM_SITE=FILE, or with --site FILE (xsbatch: --xmem-site=FILE)"
     )
 
 
