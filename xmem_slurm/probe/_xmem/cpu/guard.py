@@ -185,7 +185,7 @@ def _available_bytes() -> int:
 
 
 def _size(count: float) -> str:
-    return "%.1f GB" % (count / 1e9) if count < 10e9 else "%.0f GB" % (count / 1e9)
+    return "%.1f GiB" % (count / (1 << 30))
 
 
 def _duration(seconds: float) -> str:
