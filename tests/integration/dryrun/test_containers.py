@@ -198,8 +198,7 @@ class Machine:
         return environ
 
     def import_image(self) -> None:
-        """Have it in Podman's own store, as `x`, with files of other users and groups, as images
-        have them whose user has more numbers (subuid(5)), and with a configuration of its own."""
+        """Have it in Podman's own store, as `x`, with a configuration of its own."""
         settings = self.folder / "home/.config/containers/storage.conf"
         text = '[storage]\ndriver = "vfs"\n[storage.options.vfs]\nignore_chown_errors = "true"\n'
         configured = '-c WORKDIR=/srv -c ENV=PYTHONPATH=/mnt -c \'ENTRYPOINT ["sh","inside.sh"]\''
@@ -208,6 +207,10 @@ class Machine:
             f"| podman import -q {configured} - x"
         )
         self.as_user(["sh", "-c", pack]).check_returncode()
+
+    def give_to_others(self) -> None:
+        """Have files of other users and groups in that store, as images have them whose user has
+        more numbers (subuid(5))."""
         for layer in (self.folder / "home/.local/share/containers/storage/vfs/dir").iterdir():
             (layer / "etc/shadow").touch()
             os.chown(layer / "etc/shadow", 100031, 100041)
@@ -347,6 +350,7 @@ def test_the_peak_is_the_same_inside(
     )
     if program == "podman":
         torch.import_image()
+        torch.give_to_others()
     environ = torch.import_for_hpc() if program == "podman-hpc" else {}
     if program == "singularity":
         torch.with_helpers()
@@ -405,22 +409,40 @@ def test_ranks_in_containers(way: str, torch: Machine) -> None:
 
 SUBMITTED = """#!/bin/bash
 #SBATCH --gres=gpu:h200:1
-#SBATCH --output=/dev/null
-ch-run {image} -- cat /etc/inside > $SLURM_SUBMIT_DIR/inside
+#SBATCH --output=job.out
+{reads} > inside
+{trains}
 """
+IN_A_JOB = {
+    "ch-run": (
+        "ch-run {image} -- cat /etc/inside",
+        CH_RUN.replace("{form}", "") + "python3 train.py",
+    ),
+    "podman": (
+        "podman run --rm --network none --entrypoint cat x /etc/inside",
+        PODMAN + "-w /srv -e PYTHONPATH=/mnt --entrypoint python3 x train.py",
+    ),
+}
 
 
 @pytest.mark.slurm
 @pytest.mark.torch
-def test_the_job_that_is_submitted_runs_in_its_container(torch: Machine, cluster: Cluster) -> None:
+@pytest.mark.parametrize("way", IN_A_JOB)
+def test_the_job_that_is_submitted_runs_in_its_container(
+    way: str, torch: Machine, cluster: Cluster
+) -> None:
     """On the GPU that was chosen for it."""
+    if shutil.which(way) is None:
+        pytest.skip(f"there is no {way} here")
     (torch.image / "etc" / "inside").write_text("inside\n")
-    script = (
-        SUBMITTED
-        + CH_RUN.replace("{form}", "").replace("{packages}", str(torch.packages))
-        + "python3 train.py"
+    (torch.job / "inside").unlink(missing_ok=True)
+    if way == "podman":
+        torch.import_image()
+    reads, trains = (
+        line.replace("{packages}", str(torch.packages)).replace("{image}", str(torch.image))
+        for line in IN_A_JOB[way]
     )
-    (torch.job / "job.sh").write_text(script.replace("{image}", str(torch.image)))
+    (torch.job / "job.sh").write_text(SUBMITTED.format(reads=reads, trains=trains))
     slurm = {name: cluster.environ[name] for name in ("PATH", "SLURM_CONF")} | {
         "XMEM_SITE": str(EXAMPLE_SITE)
     }
@@ -436,7 +458,7 @@ def test_the_job_that_is_submitted_runs_in_its_container(torch: Machine, cluster
     assert "TresPerNode=gres:gpu:l4:1" in as_of_22_05(cluster.show(done.stdout.strip())), (
         done.stderr
     )
-    assert (torch.job / "inside").read_text() == "inside\n"
+    assert (torch.job / "inside").read_text() == "inside\n", (torch.job / "job.out").read_text()
 
 
 GENERATED = {
