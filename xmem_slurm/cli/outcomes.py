@@ -196,12 +196,8 @@ def _learn(
     lessons, nothing = learning.lessons(records.since(outcomes, days), failed)
     if not lessons and not nothing:
         kept = f"; {place} stays as it is" if place.exists() else ""
-        say(
-            [
-                f"no jobs of the last {days:g} days were recorded: there is nothing to learn from, "
-                f"and nothing was written{kept}; `xsbatch --xmem-record` records what a job uses"
-            ]
-        )
+        none = f"no jobs of the last {days:g} days were recorded: there is nothing to learn from"
+        say([f"{none}, and nothing was written{kept}; {job_report.RECORDS}"])
         return
     margins = learning.learn(lessons, coverage)
     say(job_report.learned_lines(margins, lessons, nothing, learning.drift(lessons)))

@@ -13,6 +13,8 @@ from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.margins import LearnedMargin
 from xmem_slurm.units import counted, human
 
+RECORDS = "`xsbatch --xmem-record` records what a job uses"
+"""What to do where nothing was recorded."""
 _NEAR = (0.01, 0.05)
 """How near is told: to these shares of the estimate."""
 _STATES = {
@@ -192,12 +194,7 @@ def accounted_lines(job: Accounted, output_gib: float | None) -> list[str]:
 def trust_lines(record: TrackRecord, days: float) -> list[str]:
     """Return how good the estimates of recorded jobs were, for one screen."""
     if not record.jobs:
-        return [
-            (
-                f"no job of yours was recorded in {days:.0f} days; `xsbatch --xmem-record` records "
-                "what a job uses"
-            )
-        ]
+        return [f"no job of yours was recorded in {days:.0f} days; {RECORDS}"]
     count = len(record.compared)
     lines = [
         (

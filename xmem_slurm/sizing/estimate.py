@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from types import MappingProxyType
 
 from xmem_slurm.allocator.addresses import GRANULARITY
@@ -243,10 +244,12 @@ def estimate(
     ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
         # a launcher ends after its workers
-        failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]
+        failed = [(trace.lived[1], trace.failure) for trace in traces if trace.failure]
         if not failed:
             raise NoEstimate("no process used GPU memory")
-        raise NoEstimate(f"the script stopped with {min(failed)[1]}{_after_set_up(traces)}")
+        failure = min(failed, key=itemgetter(0))[1]
+        stopped = "the script stopped with " if failure.type else ""  # else it is of ours
+        raise NoEstimate(f"{stopped}{failure.words}{_after_set_up(traces)}")
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 

@@ -295,7 +295,17 @@ def test_the_largest_process_decides_and_launchers_do_not_count() -> None:
                     failure=trace_file.failure("torch 2.13.0+cpu is not a CUDA build"),
                 )
             ],
-            "not a CUDA build",
+            r"^torch 2\.13\.0\+cpu is not a CUDA build$",
+        ),
+        (
+            [
+                changed(
+                    allocations=[],
+                    events=[],
+                    failure=trace_file.failure("FileNotFoundError: data.bin"),
+                )
+            ],
+            "^the script stopped with FileNotFoundError: data.bin$",
         ),
         ([], "no process used GPU memory"),
     ],
