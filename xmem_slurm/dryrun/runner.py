@@ -137,9 +137,10 @@ def _run(order: DryRunOrder) -> DryRunResult:
                 meter=traces / _METER,
                 containers=detection.runs_containers(job),
                 fuse=detection.has_image_files(job),
+                held_up=lambda: building.goes_on,
             )
             outcome = run()
-            # On a busy machine all of its time may go while its stand-ins are compiled.
+            # On a busy machine all of its time by the clock may go while its stand-ins are made.
             if outcome.stopped == "time" and building.goes_on:
                 if not building.waited_for():
                     no_fact = NoEstimate(_NOT_BUILT, busy=True)

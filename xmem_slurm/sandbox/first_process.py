@@ -107,7 +107,8 @@ class Command:
     """The program to run, and its world.
 
     `output` is an open descriptor. What was spent of `Limits.seconds` is written to `meter`, a path
-    inside, again and again, as a double. `group` is a control group to run it in.
+    inside, again and again, as a double. `group` is a control group to run it in. `held_up` says
+    whether it waits for what is made for it outside.
     """
 
     argv: Sequence[str]
@@ -117,6 +118,7 @@ class Command:
     limits: Limits
     meter: Path | None = None
     group: Path | None = None
+    held_up: Callable[[], bool] = lambda: False
 
 
 class StageError(Exception):
@@ -332,7 +334,7 @@ class _Tending:
         containers: bool,
     ) -> None:
         self.child = 0
-        self.limits = command.limits
+        self.limits, self.held_up = command.limits, command.held_up
         self.meter: int | None = None
         if command.meter is not None:
             self.meter = os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -425,7 +427,7 @@ class _Tending:
 
     def _look(self) -> watch.Usage:
         usage = watch.usage(self.own_number, self.root.scratch, self.root.results)
-        self.progress.look(usage.processes)
+        self.progress.look(usage.processes, held_up=self.held_up())
         for number in usage.processes:
             self._first_to_go(number)
             self._last_to_run(number)

@@ -3,11 +3,12 @@
 Its CPU seconds, those of all its processes together, of the dead as of the living. Beside them each
 second counts in which it did nothing for reasons of its own: it sleeps, or waits for a socket or a
 lock. What does not count is what the machine makes it wait for: threads that are ready to run while
-others have the CPUs, and a disk. So on a quiet machine no dry run takes longer than its budget by
-the clock on the wall, on a busy one it takes as long as it needs, and one that waits for ever ends
-all the same. An uninterruptible wait alone is not for a disk: a parent's until the child of its
-vfork has become a program is one, and so are others that a program can have as long as it likes. It
-is in a call on files, or in none (a page that is read from one), and does not last for ever.
+others have the CPUs, and a disk; nor what is made for it outside meanwhile. So on a quiet machine
+no dry run takes longer than its budget by the clock on the wall, on a busy one it takes as long as
+it needs, and one that waits for ever ends all the same. An uninterruptible wait alone is not for a
+disk: a parent's until the child of its vfork has become a program is one, and so are others that a
+program can have as long as it likes. It is in a call on files, or in none (a page that is read from
+one), and does not last for ever.
 
 Source of the figures: /proc/PID/stat, and schedstat, stat and syscall of /proc/PID/task/TID
 (proc_pid_stat(5), proc_pid_syscall(5); the kernel's Documentation/scheduler/sched-stats.rst). A
@@ -108,15 +109,16 @@ class Progress:
         """What counts against the budget."""
         return self.cpu_seconds + self.idle_seconds
 
-    def look(self, processes: Iterable[int]) -> None:
-        """Bring the figures up to date; `processes` are the living, parents first.
+    def look(self, processes: Iterable[int], *, held_up: bool = False) -> None:
+        """Bring the figures up to date; `processes` are the living, parents first. Where they are
+        `held_up`, by what is made for them outside, nothing that they do not do counts.
 
         The dead are asked before the living: one that dies meanwhile is missing until the next
         look, and never counted twice.
         """
         cpu = _of_the_dead()
         threads: dict[int, Thread] = {}
-        is_ready = held_up = False
+        is_ready = on_a_disk = False
         looked = time.monotonic()
         for number in processes:
             try:
@@ -124,14 +126,15 @@ class Progress:
                 for thread in _threads(number):
                     threads[thread.number] = thread
                     is_ready = is_ready or thread.state == "R"
-                    held_up = (
+                    on_a_disk = (
                         thread.state == "D" and self._waits_for_a_disk(number, thread, looked)
-                    ) or held_up
+                    ) or on_a_disk
             except OSError:  # it has ended since it was listed, and so it was ready to
                 is_ready = True
         self._last_ran = {number: at for number, at in self._last_ran.items() if number in threads}
         now = time.monotonic()
-        self._account(threads, cpu, now - self._looked, held_up=held_up and not self._disks_count)
+        held_up = held_up or (on_a_disk and not self._disks_count)
+        self._account(threads, cpu, now - self._looked, held_up=held_up)
         self.cpu_seconds, self._threads, self._is_ready, self._looked = cpu, threads, is_ready, now
 
     def _waits_for_a_disk(self, process: int, thread: Thread, now: float) -> bool:

@@ -16,7 +16,7 @@ import platform
 import selectors
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,6 +94,7 @@ def run(
     meter: Path | None = None,
     containers: bool = False,
     fuse: bool = False,
+    held_up: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
@@ -109,9 +110,10 @@ def run(
     What the command leaves running is killed when it ends, as Slurm does with a batch script's.
     When time is up all its processes get SIGTERM, and SIGKILL five seconds later, counted as its
     time is. What it has spent of that so far stands inside in the file `meter`, a double, brought
-    up to date several times a second. A command that cannot be started ends with a shell's 126 or
-    127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this
-    process what they would have done.
+    up to date several times a second. While `held_up` (asked in another process) says that it waits
+    for what is made for it outside, only what it does counts. A command that cannot be started ends
+    with a shell's 126 or 127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the
+    sandbox, then do to this process what they would have done.
 
     Raises:
         SandboxError: this machine refuses what the sandbox needs; the command was not started.
@@ -133,7 +135,9 @@ def run(
         with ExitStack() as theirs:
             theirs.callback(os.close, output_end)
             theirs.callback(os.close, status_end)
-            command = first_process.Command(argv, cwd, environ, output_end, limits, meter, group)
+            command = first_process.Command(
+                argv, cwd, environ, output_end, limits, meter, group, held_up
+            )
             keeper = _fork_keeper(command, plan, status_end)
         listening = _Listening(keeper, output, status, signals, limits.wall_seconds + LAST_SECONDS)
         try:

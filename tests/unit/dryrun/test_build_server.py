@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,10 @@ def test_a_dry_run_that_was_stopped_meanwhile_is_made_again(
 
     begun: list[list[Path]] = []
 
-    def run(_command: object, *, results: Path, **_others: Any) -> sandbox.Outcome:
+    def run(
+        _command: object, *, results: Path, held_up: Callable[[], bool], **_others: Any
+    ) -> sandbox.Outcome:
+        assert held_up() is goes_on
         begun.append(list(results.iterdir()))
         if len(begun) == 1:
             (results / "left").write_bytes(b"of the first")

@@ -165,6 +165,15 @@ def test_a_disk_that_does_not_answer_is_waited_for_as_long_as_one_may_take(
     assert looked(machine, *answers).spent_seconds == pytest.approx(0.039)
 
 
+def test_what_is_made_for_it_meanwhile_is_not_its_time(machine: Machine) -> None:
+    asked = progress.Progress()
+    machine.ran = {SLEEPS: 0.0}
+    for now, ran, held_up in ((5.0, 0.0, False), (50.0, 1.0, True), (53.0, 2.0, False)):
+        machine.now, machine.ran = now, {SLEEPS: ran}
+        asked.look([SLEEPS], held_up=held_up)
+    assert asked.spent_seconds == 5.0 + 1.0 + 3.0
+
+
 def test_disks_count_where_they_are_asked_about(machine: Machine) -> None:
     assert looked(machine, {"now": 10.0, "states": "D"}, disks_count=True).idle_seconds == 10.0
 
