@@ -114,6 +114,31 @@ SCRIPTS = {
             loss, pairs = model(data(16)).square().mean(), zip(model.parameters(), old)
             step(loss + sum((each - before).square().sum() for each, before in pairs))
         """,
+    "called after a call of another size, the largest last": """
+        model = net(512, 2)
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(60):
+            rows = 8 + i if i < 59 else 400
+            step(model(data(rows, 512)).square().mean() + model(data(8, 512)).mean())
+        """,
+    "called alone, then before a call of another size, more kept last": """
+        model = torch.nn.Sequential(torch.nn.Linear(4096, 512), *net(512, 2)).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(80):
+            loss = model(data(8, 4096)).square().mean()
+            if i >= 40: loss = loss + model(data(8 + i, 4096)).square().mean()
+            if i >= 78: kept = data(9000, 512)
+            step(loss)
+        """,
+    "called after a call of another size, beside accumulated gradients, more kept last": """
+        model = torch.nn.Sequential(torch.nn.Linear(4096, 512), *net(512, 2)).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(80):
+            larger = model(data(8 + i, 4096)).square().mean()
+            (larger + model(data(8, 4096)).square().mean()).backward()
+            if i >= 78: kept = data(9000, 512)
+            if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
+        """,
     "another stream late": """
         for i in range(80):
             if i == 40: torch.cuda.set_stream(torch.cuda.Stream())

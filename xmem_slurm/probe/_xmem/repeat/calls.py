@@ -145,6 +145,7 @@ class Calls:
         self._given_now: set[int] = set()
         # {id of a parameter that several nodes give a gradient: their numbers}
         self._added_up: dict[int, Sequence[int]] = {}
+        self._skipped_nodes: set[int] = set()  # numbers of those of skipped calls, if those are any
         # parameters without a gradient yet, whose first one somebody else is taken to have given
         self._taken_as_given: list[Tensor] = []
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
@@ -286,7 +287,7 @@ class Calls:
         ]
         try:
             if recorded or self.journal.allocated:  # the latter by graphs of skipped calls
-                self._added_up = added_up(roots)
+                self._added_up, self._skipped_nodes = added_up(roots)
             if recorded:
                 assert self._backward is not None
                 watch = BackwardWatch(recorded, self._backward, self._added_up, self.position)
@@ -917,7 +918,10 @@ class Calls:
         )
         results = [_empty(torch, input_layout) for input_layout in ctx.layouts]
         for parameter, part, passes in zip(parameters, parts, passed):  # noqa: B905 - since Python 3.10
-            results.append(part if passes else None)
+            given_on = part if passes else None
+            if given_on is not None and id(parameter) in kept and given_on.dim() == 2:
+                given_on = given_on.view_as(given_on)  # as `StorageLayout.is_matrix` says
+            results.append(given_on)
             if part is not None and not passes:
                 # torch would copy what Python holds, too
                 parameter.grad = as_gradient(parameter, part)
@@ -958,18 +962,19 @@ class Calls:
 
     def _kept_by_torch(self, ctx: Any) -> set[int]:
         """Return ids of parameters whose gradients torch is to keep behind this node, which is the
-        first of several that give them one, as the script has accumulated some that they are not to
-        be added to yet.
+        first of several that give them one: as the script has accumulated some that they are not to
+        be added to yet, or as the next one is torch's own, to which torch adds in new memory what
+        it has kept, and in place what a parameter has.
         """
-        if not self._added_up:
-            return set()
+        kept = set()
         number = node_number(ctx)
-        accumulated = [id(parameter) for parameter in ctx.parameters if parameter.grad is not None]
-        return {
-            leaf
-            for leaf in accumulated
-            if leaf in self._added_up and max(self._added_up[leaf]) == number
-        }
+        for parameter in ctx.parameters if self._added_up else ():
+            givers = self._added_up.get(id(parameter), ())
+            if givers and max(givers) == number:
+                following = sorted(givers)[-2]
+                if parameter.grad is not None or following not in self._skipped_nodes:
+                    kept.add(id(parameter))
+        return kept
 
     def _in_its_place(
         self, ctx: Any, back: BackwardPass | None, create_graph: bool

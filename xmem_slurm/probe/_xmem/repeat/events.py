@@ -165,29 +165,70 @@ def freeing(gone: Sequence[LeftBlock], remaining: Sequence[LeftBlock] = ()) -> E
     return Events(entries, left, (), 0, 0, 0, taken_bytes(gone), 0, taken_bytes(left), frozenset())
 
 
-def adding(found: Events, gradients: Iterable[LeftBlock | None]) -> Events:
+def adding(
+    found: Events, gradients: Iterable[LeftBlock | None], in_new_memory: Container[int] = ()
+) -> Events:
     """Return the events of a backward pass that gives these gradients, where each is added to
     another one at once: it ends after what is allocated next, by which its node has ended.
+
+    `in_new_memory` are the numbers of those for whose sum torch takes new memory, as soon as their
+    node has ended. As in `events`, the sum is freed in the place of what is added to.
     """
     added = {block.number: block for block in gradients if block is not None}
+    summed = [block for number, block in added.items() if number in in_new_memory]
+    sums = {
+        block.number: block._replace(number=found.blocks + place)
+        for place, block in enumerate(summed)
+    }
     entries: list[Entry] = []
+    to_sum: list[Entry] = []  # of which the node has not ended
     ending: list[LeftBlock] = []
     for entry in found.entries:
+        if entry.action == "alloc":
+            entries += _summing(to_sum, sums)
+            to_sum = [entry] if entry.block in sums else []
         entries.append(entry)
         if entry.action == "alloc":
             entries += [end for block in ending for end in freed_at_once(block)]
-            ending = [added[entry.block]] if entry.block in added else []
+            ends = entry.block in added and entry.block not in sums
+            ending = [added[entry.block]] if ends else []
+    entries += _summing(to_sum, sums)
     entries += [end for block in ending for end in freed_at_once(block)]
     theirs = [
         None if block is None or block.number in added else block for block in found.script_blocks
     ]
+    ended = [*added.values(), *sums.values()]
     return found._replace(
         entries=tuple(entries),
         script_blocks=tuple(theirs),
-        allocations=found.allocations + len(added),
-        requested=found.requested + sum(block.size for block in added.values()),
-        freed=found.freed + taken_bytes(added.values()),
+        peak=_peak(entries),
+        allocations=found.allocations + len(ended),
+        requested=found.requested + sum(block.size for block in ended),
+        freed=found.freed + taken_bytes(ended),
+        blocks=found.blocks + len(sums),
     )
+
+
+def _summing(gradients: Iterable[Entry], sums: Mapping[int, LeftBlock]) -> list[Entry]:
+    """Return the events of adding these gradients to others in new memory."""
+    entries = []
+    for gradient in gradients:
+        entries.append(gradient._replace(block=sums[gradient.block].number))
+        for gone in (sums[gradient.block].number, gradient.block):
+            entries += freed_at_once(LeftBlock(gone, gradient.size, gradient.stream))
+    return entries
+
+
+def _peak(entries: Iterable[Entry]) -> int:
+    """Return how far these events go above the level before them."""
+    level = peak = 0
+    for action, block, size, *_ in entries:
+        if action == "alloc":
+            level += rounded(size)
+            peak = max(peak, level)
+        elif action == "free_completed" and block >= 0:
+            level -= rounded(size)
+    return peak
 
 
 def alike(one: Events, another: Events) -> bool:

@@ -192,10 +192,18 @@ class Known:
         alone = self._backward.get(kind._replace(given=()))
         if kind not in self._derived and any(kind.given) and alone is not None:
             gradients, theirs = alone.gradients, alone.events.script_blocks
-            added = [
-                gradients.block(place, theirs) for place, times in enumerate(kind.given) if times
-            ]
-            self._derived[kind] = alone._replace(kind=kind, events=adding(alone.events, added))
+            added = {
+                place: gradients.block(place, theirs)
+                for place, times in enumerate(kind.given)
+                if times
+            }
+            in_new_memory = {
+                block.number
+                for place, block in added.items()
+                if block is not None and kind.given[place] == 1 and gradients.is_matrix(place)
+            }
+            events = adding(alone.events, added.values(), in_new_memory)
+            self._derived[kind] = alone._replace(kind=kind, events=events)
         return self._derived.get(kind)
 
     def any_backward(self) -> BackwardPass | None:

@@ -80,6 +80,12 @@ class StorageLayout:
         number = self.views[place].storage
         return blocks[number] if blocks and number is not None else None
 
+    def is_matrix(self, place: int) -> bool:
+        """Whether a tensor is one: the gradient of such a weight mostly is a view, by a transpose
+        that torch goes back through, and torch adds nothing to a view in place.
+        """
+        return len(self.views[place].shape) == 2
+
     def like(self, torch: ModuleType, place: int, storages: dict[int, Storage]) -> Any:
         """Return a tensor like the one at this place, or the plain value; `storages` has those that
         tensors share.

@@ -82,9 +82,10 @@ def node_class(torch: ModuleType, calls: Calls) -> type:
     return SkippedCall
 
 
-def added_up(roots: Iterable[Any]) -> dict[int, Sequence[int]]:
+def added_up(roots: Iterable[Any]) -> tuple[dict[int, Sequence[int]], set[int]]:
     """Return {id of a parameter: numbers of nodes} of those that several nodes in the graphs of
-    these tensors give a gradient: torch's engine runs them by falling number.
+    these tensors give a gradient: torch's engine runs them by falling number. And which of all
+    nodes are skipped calls, by their numbers.
 
     Torch keeps what such a parameter is given until all have, and adds up each at once: what the
     first one gives stands till then, what the others give does not.
@@ -107,7 +108,10 @@ def added_up(roots: Iterable[Any]) -> dict[int, Sequence[int]]:
             number = node_number(node)
             for parameter in map(id, node.parameters):
                 givers.setdefault(parameter, []).append(number)
-    return {leaf: numbers for leaf, numbers in givers.items() if len(numbers) > 1}
+    several: dict[int, Sequence[int]] = {
+        leaf: numbers for leaf, numbers in givers.items() if len(numbers) > 1
+    }
+    return several, set(map(node_number, calls)) if several else set()
 
 
 def _is_skipped(node: Any) -> bool:
