@@ -76,9 +76,9 @@ test-torch-matrix: .venv/ready
 test-debian-13:
 	.ci/on-debian trixie make test-all PYTEST_ARGS="$(PYTEST_ARGS)"
 
-# The wheel and the sdist on a bare Debian 12 and 13, as their first user has them; as root, some minutes.
+# The wheel and the sdist on a bare Debian 12, 13 and testing, as their first user has them; as root, some minutes.
 test-installed:
-	for release in bookworm trixie; do .ci/on-debian $$release .ci/installed || exit 1; done
+	for release in bookworm trixie forky; do .ci/on-debian $$release .ci/installed || exit 1; done
 
 # What control groups v2 hold a dry run to, under a Linux of its own that has them: Debian's, in an emulator; minutes.
 test-cgroup2: .venv/ready
