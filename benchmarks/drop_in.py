@@ -48,8 +48,8 @@ OF_THE_MOMENT = {
 }  # fmt: skip
 
 
-OF_THE_GPU = {"TresPerNode", "TresPerJob", "TresPerTask", "ReqTRES"}
-"""Fields that say which GPU a job asks for."""
+OF_THE_GPU = {"TresPerNode", "TresPerJob", "TresPerTask", "ReqTRES", "SubmitLine"}
+"""Fields that say which GPU a job asks for; the last, since 26.05, as it was typed."""
 
 SAID_OF_A_CHANGE = r"(?m)^(xsbatch|sbatch: (gres|gpus[a-z-]*) +): .*\n"
 """What differs on stderr where the request does: our own lines, and with --verbose sbatch's of the

@@ -155,7 +155,7 @@ CASES = [
     Case("quote in the middle", H + '#SBATCH --comment=a"b c"d\n' + T),
     Case("unclosed quote", H + '#SBATCH --comment="abc\n' + T),
     Case("positional", H + "#SBATCH --gres=gpu:a100_40:1 junk --mem=2G\n" + T),
-    Case("abbreviation", H + "#SBATCH --cons=gpu_mem_40g --comm=c\n" + T),
+    Case("abbreviation", H + "#SBATCH --constr=gpu_mem_40g --comm=c\n" + T),
     Case("empty word", H + '#SBATCH --mem=2G "" --comment=lost\n' + T),
     Case("value on the next line", H + "#SBATCH --gres\n#SBATCH gpu:a100_40:1\n" + T),
     Case("value missing", H + "#SBATCH -J x --gres\n" + T),

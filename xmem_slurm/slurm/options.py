@@ -1,7 +1,7 @@
 """Which options sbatch and srun have, and how does getopt_long read them off a list of words?
 
 The tables follow Slurm's own: `common_options` in src/common/slurm_opt.c, and for the environment
-variables `env_vars` in src/sbatch/opt.c, of the branches slurm-22.05 to slurm-25.11. `scan` follows
+variables `env_vars` in src/sbatch/opt.c, of the branches slurm-22.05 to slurm-26.05. `scan` follows
 glibc's getopt_long(3) with Slurm's option string, which begins with "+": it stops at the first word
 that is no option.
 
@@ -171,9 +171,9 @@ _OF_BOTH = {
     """,
     REQUIRED: """
         account/A acctg-freq autocomplete bb bbf begin/b chdir/D cluster cluster-constraint
-        clusters/M comment constraint/C container container-id context core-spec/S cores-per-socket
-        cpu-freq cpus-per-gpu cpus-per-task/c deadline delay-boot dependency/d distribution/m
-        error/e exclude/x export extra extra-node-info/B gid gpu-bind gpu-freq gpus-per-node
+        clusters/M comment constraint/C container container-id container-type context core-spec/S
+        cores-per-socket cpu-freq cpus-per-gpu cpus-per-task/c deadline delay-boot dependency/d
+        distribution/m error/e exclude/x export extra extra-node-info/B gid gpu-bind gpu-freq gpus-per-node
         gpus-per-socket gpus-per-task gpus/G gres gres-flags hint input/i job-name/J licenses/L
         mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network
         nodefile/F nodelist/w nodes/N ntasks-per-core ntasks-per-gpu ntasks-per-node
@@ -206,7 +206,7 @@ _OF_SRUN = {
 """...and those that only one of them has, or in another form."""
 _WITH_VARIABLE = """
     account acctg-freq batch cluster-constraint consolidate-segments constraint container
-    container-id core-spec cpus-per-gpu delay-boot distribution error exclusive export get-user-env
+    container-id container-type core-spec cpus-per-gpu delay-boot distribution error exclusive export get-user-env
     gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags ignore-pbs
     input job-name mem-bind mem-per-cpu mem-per-gpu network no-kill no-requeue open-mode output
     overcommit partition power profile qos requeue reservation signal spread-job spread-segments
@@ -227,7 +227,7 @@ _OTHER_VARIABLES = {
 """...and those that other variables set."""
 _CARRIED = """
     account acctg-freq array autocomplete batch bbf begin chdir cluster cluster-constraint clusters
-    comment container container-id context deadline delay-boot dependency error exclude export
+    comment container container-id container-type context deadline delay-boot dependency error exclude export
     export-file extra get-user-env gid hold ignore-pbs input job-name kill-on-invalid-dep mcs-label
     mem nice no-kill no-requeue oom-kill-step open-mode output parsable prefer priority profile
     propagate qos reboot requeue reservation signal stepmgr test-only time time-min uid wait
@@ -241,6 +241,7 @@ _SINCE = {
     "24.11": "oom-kill-step",
     "25.05": "external",
     "25.11": "consolidate-segments resources spread-segments",
+    "26.05": "container-type",
 }
 _UNTIL = {"power": "23.11"}
 
