@@ -269,7 +269,8 @@ def test_odd_jobs_are_read_alike(
     # sbatch stops at a component whose values do not go together
     if len(lists) < len(request.components):
         assert re.search(
-            "[Ii]nvalid|invalid|must be|realistic|mutually exclusive", said.rpartition("defined options")[2]
+            "[Ii]nvalid|invalid|must be|realistic|mutually exclusive",
+            said.rpartition("defined options")[2],
         ), said
     assert_lists_agree(request.components[: len(lists)], lists)
 

@@ -35,10 +35,18 @@ def config(
         *settings.ANYWHERE,
         *(name for name in names if name in own_settings and name not in settings.ANYWHERE),
     ]
-    rows = [(name, *own_settings.get(name, _default(name))) for name in shown]
+    rows = [(name, *_shown(name, own_settings.get(name))) for name in shown]
     width = max(12, *(len(value) for _, value, _ in rows))
     typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
     typer.echo(f"your file is {settings.user_file()}", err=True)
+
+
+def _shown(name: str, own: settings.OwnSetting | None) -> tuple[str, str]:
+    """Say what applies, and where it is set."""
+    if own is None:
+        return _default(name)
+    value = settings.values({name: own})[name.replace("-", "_")]
+    return ("on" if value else "off") if isinstance(value, bool) else own.value, own.where
 
 
 def _default(name: str) -> tuple[str, str]:

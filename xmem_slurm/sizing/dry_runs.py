@@ -23,8 +23,12 @@ from xmem_slurm.units import listed
 # cannot differ (`array_tasks.may_differ`), the ends stand for all. Where they can, what some need
 # says little of the others: the sixth may be the one with the large model. So more are run while
 # the budget has time, with enough left for another kind of GPU; and unless all were, the job gets
-# no smaller GPU than the one that it asks for. Whoever names tasks (--xmem-array-tasks) answers for
-# the others. On other kinds of GPU only the task that needed the most is run.
+# no smaller GPU than the one that it asks for, and a request that names none stays open. Whoever
+# names tasks (--xmem-array-tasks) answers for the others. On other kinds of GPU only the task that
+# needed the most is run.
+
+_NAMED_TASKS = 4
+"""Tasks that a message proposes to run."""
 
 
 @dataclass
@@ -150,9 +154,10 @@ class DryRunsByKind:
         count = self.order.job.environ["SLURM_ARRAY_TASK_COUNT"]
         plural = "s" if len(self.tasks) > 1 else ""
         words = f"of the array's {count} tasks only task{plural} {listed(sorted(self.tasks))} ran"
-        words += (
-            "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
-        )
+        if not named:
+            others = [task for task in self.order.job.array if task not in self.tasks]
+            some = ",".join(map(str, sorted(others[:_NAMED_TASKS]))) or "LIST"  # of a long array
+            words += f", and they read their number (--xmem-array-tasks={some} runs others)"
         words += "".join(f"; {reason}" for reason in self.failed_tasks)
         return replace(
             trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)]

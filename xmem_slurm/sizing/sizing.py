@@ -85,6 +85,9 @@ class Sizing:
     no_smaller: str = ""
     """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none
     was in question."""
+    unseen_tasks: bool = False
+    """Whether tasks of an array that were not run may need more, of a job that leaves open which
+    GPU it gets: any that is chosen by the others may be too small for them."""
     untried: Sequence[str] = ()
     """Options on which the job may fit, for which the budget had no room."""
     asked: Verdict | None = None
@@ -305,6 +308,7 @@ def _size(
         without_kernels=without,
         no_share=estimates.no_share,
         no_smaller=estimates.no_smaller,
+        unseen_tasks=named is None and dry_runs.tasks_differ,
         untried=estimates.untried,
         asked=_requested_verdict(demand, site, placement, estimate, gpus),
         made=time.time(),

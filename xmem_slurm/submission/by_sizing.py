@@ -277,6 +277,9 @@ def _with_parts(
         if component.placement.choice is None:
             parts[index] = Part(Kind.NOTHING_FITS, component)
             continue
+        if component.unseen_tasks and len(component.placement.verdicts) > 1:
+            parts[index] = Part(Kind.CANNOT_CHANGE, component, why=_unseen(component))
+            continue
         pinned = keep_type and bool(job.request.components[index].gpu_types)
         allowed = site.policy.rewrite and not wishes.advise and not pinned
         together.setdefault((component.placement.choice, allowed), {})[index] = component
@@ -315,6 +318,14 @@ def _with_parts(
         ready = changed if allowed else ready
     kinds = {part.kind for part in parts.values()}
     return Decision(next(kind for kind in Kind if kind in kinds), written, ready, parts)
+
+
+def _unseen(component: Sizing) -> str:
+    """Say why a request that leaves open which GPU it gets does so still."""
+    return (
+        f"{component.placement.choice} would do for the tasks that ran, and those that did not may "
+        "need more"
+    )
 
 
 def _larger(

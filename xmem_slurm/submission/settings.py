@@ -72,7 +72,7 @@ OWN_OPTIONS = (
     OwnOption(
         "xmem-strict",
         "",
-        "do not submit a job that fails at once, or will run out of GPU memory",
+        "do not submit a job that would fail on every node, or will run out of GPU memory",
         reach="filter",
     ),
     OwnOption(

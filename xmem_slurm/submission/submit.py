@@ -298,14 +298,18 @@ def unknown_words(job: Submission) -> list[str]:
         return []
     words = own_words(job)
     return [
-        f"line {n} of the script: #XMEM {word}: no such word"
+        f"line {n} of the script: #XMEM {word}: no such word{_nearest(word)}"
         for word, n in words.items()
-        if not _is_known(word)
+        if not (word in OWN_WORDS or settings.is_setting(word))
     ]
 
 
-def _is_known(word: str) -> bool:
-    return word in OWN_WORDS or settings.is_setting(word)
+def _nearest(word: str) -> str:
+    import difflib  # noqa: PLC0415 - of a wrong word alone
+
+    name, equals, value = word.partition("=")
+    near = difflib.get_close_matches(name, [*OWN_WORDS, *settings.ANYWHERE], n=1)
+    return f"; did you mean {near[0]}{equals}{value}?" if near and near[0] != name else ""
 
 
 _PREFIX = "xsbatch: "

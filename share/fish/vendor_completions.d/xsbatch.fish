@@ -5,7 +5,7 @@ complete -c xsbatch -l xmem-keep-type -d 'do not change a GPU type that the requ
 complete -c xsbatch -l xmem-raise-mem -d 'raise --mem if the job was seen to hold more host memory than it requests'
 complete -c xsbatch -l xmem-plan -d 'train it the best way that fits this site\'s GPUs; says what that changes'
 complete -c xsbatch -l xmem-hold -d 'submit the job held if it could not be sized'
-complete -c xsbatch -l xmem-strict -d 'do not submit a job that fails at once, or will run out of GPU memory'
+complete -c xsbatch -l xmem-strict -d 'do not submit a job that would fail on every node, or will run out of GPU memory'
 complete -c xsbatch -l xmem-fresh -d 'do the dry run again even if nothing has changed since the last one'
 complete -c xsbatch -l xmem-record -d 'record what the job really uses of its GPUs, in your state folder'
 complete -c xsbatch -l xmem-summary -d 'record it, and end the job\'s output with what was estimated and used'
@@ -37,6 +37,7 @@ complete -c xsbatch -l consolidate-segments
 complete -c xsbatch -l constraint -s C -x -a "(sinfo --noheader --format=%f | tr , '\n' 2>/dev/null)"
 complete -c xsbatch -l container -r
 complete -c xsbatch -l container-id -x
+complete -c xsbatch -l container-type -x
 complete -c xsbatch -l context -x
 complete -c xsbatch -l contiguous
 complete -c xsbatch -l core-spec -s S -x

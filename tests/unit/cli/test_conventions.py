@@ -112,6 +112,14 @@ def test_a_setting_that_nobody_set_shows_what_applies(command: Command) -> None:
     assert "-" not in rows.values()
 
 
+def test_what_a_script_turns_on_is_shown_as_what_nobody_did(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\n#XMEM keep-type\n")
+    shown = command("config", str(tmp_path / "job.sh")).out.splitlines()
+    assert shown[0].split(maxsplit=2) == ["keep-type", "on", "line 3 of the script"]
+
+
 def test_gpus_of_the_site_come_first_and_a_word_narrows_them(command: Command) -> None:
     lines = command("gpus").out.splitlines()
     assert lines.pop(0).split() == ["GPU", "memory", "name", "at", "this", "site"]

@@ -298,11 +298,12 @@ def sized_array(
     tasks: Tasks,
     array: str,
     script: bytes = b"python train.py\n",
+    gres: str = "gpu:h200:1",
     **environ: str,
 ) -> sizing.Sizing:
     monkeypatch.setattr(runner, "run", tasks)
     job = Submission(
-        (f"--array={array}", "--gres=gpu:h200:1", "job.sh"), environ, b"#!/bin/sh\n" + script
+        (f"--array={array}", f"--gres={gres}", "job.sh"), environ, b"#!/bin/sh\n" + script
     )
     return dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
 
@@ -340,10 +341,19 @@ def test_where_there_is_not_the_job_gets_no_smaller_gpu(monkeypatch: pytest.Monk
     assert sized.no_smaller
     assert (
         "of the array's 100 tasks only tasks 0, 24, 49, 74 and 99 ran, and they read their number"
-        in str(sized.estimate.reasons)
+        " (--xmem-array-tasks=12,37,61,86 runs others)" in str(sized.estimate.reasons)
     )
+    assert not sized.unseen_tasks
     lines = terminal.option_lines(outlooks(sized), None)
     assert "not taken: no smaller GPU than the one asked for" in lines[0]
+
+
+@pytest.mark.parametrize(("seconds", "unseen"), [(9.0, True), (0.1, False)])
+def test_where_no_gpu_is_named_unseen_tasks_may_need_any(
+    seconds: float, unseen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sized = sized_array(monkeypatch, Tasks(seconds=seconds), "0-9", BY_NUMBER, "gpu:1")
+    assert (sized.placement.choice, sized.unseen_tasks) == ("l4", unseen)
 
 
 def test_ends_that_need_another_amount_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from xmem_slurm import trace
 from xmem_slurm.decision import stopped_by
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.shims import launchers
 from xmem_slurm.errors import NoEstimate
@@ -51,6 +52,7 @@ class Ran(NamedTuple):
     without: str = ""
     """The launcher that was not on PATH."""
     changed: Callable[[trace.Trace], trace.Trace] = lambda found: found
+    spent: float = 0.0
 
     def result(self, folder: Path) -> DryRunResult:
         """Return what is made of it, from what it leaves in `folder`."""
@@ -67,7 +69,8 @@ class Ran(NamedTuple):
         ended = sandbox.Outcome(self.code, self.stopped, 60.0, 0, self.said.encode())
         ended = dataclasses.replace(ended, spent_seconds=60.0, output_head=head)
         try:
-            return DryRunResult([self.changed(each) for each in runner._traces(folder, ended)])
+            traces = [self.changed(each) for each in runner._traces(folder, ended)]
+            return DryRunResult(traces, Spent(self.spent))
         except NoEstimate as error:
             return DryRunResult(error)
 
@@ -129,6 +132,12 @@ SITUATIONS = {
     "several reasons, verbose": Situation(DOUBTFUL, wishes=Wishes(verbose=True)),
     "the GPU is too small": Situation(THRICE, "l4:1", wishes=Wishes(keep_type=True)),
     "every GPU is too small": Situation(WELL._replace(changed=times(20)), "1"),
+    "tasks that did not run may need more": Situation(
+        WELL._replace(spent=19.0),
+        "1",
+        ["--array=0-5"],
+        script=b"python train.py $SLURM_ARRAY_TASK_ID\n",
+    ),
     "the host's memory is too small": Situation(HOST, options=["--mem=8G"]),
     "its request is raised": Situation(HOST, options=["--mem=8G"], wishes=Wishes(raise_mem=True)),
     "its request is raised, and the GPU is right": Situation(

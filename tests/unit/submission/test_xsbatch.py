@@ -110,7 +110,7 @@ def test_a_wrong_word_in_the_script_is_told() -> None:
     assert run("-n1", stdin=script) == (
         0,
         "-n1\n",
-        "xsbatch: line 2 of the script: #XMEM keep_type: no such word\n",
+        "xsbatch: line 2 of the script: #XMEM keep_type: no such word; did you mean keep-type?\n",
     )
 
 

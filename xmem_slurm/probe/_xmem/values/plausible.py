@@ -107,7 +107,7 @@ class Plausible:
         no run to size.
         """
         if name == "all":
-            return self._assumed.mark("all of what is not known, taken as true")
+            return self._assumed.mark("an all() of values that are not known, taken as true")
         if name == "isin":
             return self._assumed.mark_of_unknown()._replace(equals=True)
         mark = None
