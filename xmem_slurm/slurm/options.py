@@ -173,10 +173,10 @@ _OF_BOTH = {
         account/A acctg-freq autocomplete bb bbf begin/b chdir/D cluster cluster-constraint
         clusters/M comment constraint/C container container-id container-type context core-spec/S
         cores-per-socket cpu-freq cpus-per-gpu cpus-per-task/c deadline delay-boot dependency/d
-        distribution/m error/e exclude/x export extra extra-node-info/B gid gpu-bind gpu-freq gpus-per-node
-        gpus-per-socket gpus-per-task gpus/G gres gres-flags hint input/i job-name/J licenses/L
-        mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network
-        nodefile/F nodelist/w nodes/N ntasks-per-core ntasks-per-gpu ntasks-per-node
+        distribution/m error/e exclude/x export extra extra-node-info/B gid gpu-bind gpu-freq
+        gpus-per-node gpus-per-socket gpus-per-task gpus/G gres gres-flags hint input/i job-name/J
+        licenses/L mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus
+        network nodefile/F nodelist/w nodes/N ntasks-per-core ntasks-per-gpu ntasks-per-node
         ntasks-per-socket ntasks-per-tres ntasks/n open-mode output/o partition/p power prefer
         priority profile qos/q reservation resources segment signal sockets-per-node switches
         tasks-per-node thread-spec threads-per-core time-min time/t tmp tres-bind tres-per-task uid
@@ -206,11 +206,12 @@ _OF_SRUN = {
 """...and those that only one of them has, or in another form."""
 _WITH_VARIABLE = """
     account acctg-freq batch cluster-constraint consolidate-segments constraint container
-    container-id container-type core-spec cpus-per-gpu delay-boot distribution error exclusive export get-user-env
-    gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags ignore-pbs
-    input job-name mem-bind mem-per-cpu mem-per-gpu network no-kill no-requeue open-mode output
-    overcommit partition power profile qos requeue reservation signal spread-job spread-segments
-    thread-spec threads-per-core tres-bind tres-per-task use-min-nodes wait wait-all-nodes wckey
+    container-id container-type core-spec cpus-per-gpu delay-boot distribution error exclusive
+    export get-user-env gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
+    gres-flags ignore-pbs input job-name mem-bind mem-per-cpu mem-per-gpu network no-kill no-requeue
+    open-mode output overcommit partition power profile qos requeue reservation signal spread-job
+    spread-segments thread-spec threads-per-core tres-bind tres-per-task use-min-nodes wait
+    wait-all-nodes wckey
 """
 """Options of sbatch that SBATCH_NAME sets, NAME being their own..."""
 _OTHER_VARIABLES = {
@@ -227,11 +228,11 @@ _OTHER_VARIABLES = {
 """...and those that other variables set."""
 _CARRIED = """
     account acctg-freq array autocomplete batch bbf begin chdir cluster cluster-constraint clusters
-    comment container container-id container-type context deadline delay-boot dependency error exclude export
-    export-file extra get-user-env gid hold ignore-pbs input job-name kill-on-invalid-dep mcs-label
-    mem nice no-kill no-requeue oom-kill-step open-mode output parsable prefer priority profile
-    propagate qos reboot requeue reservation signal stepmgr test-only time time-min uid wait
-    wait-all-nodes wckey
+    comment container container-id container-type context deadline delay-boot dependency error
+    exclude export export-file extra get-user-env gid hold ignore-pbs input job-name
+    kill-on-invalid-dep mcs-label mem nice no-kill no-requeue oom-kill-step open-mode output
+    parsable prefer priority profile propagate qos reboot requeue reservation signal stepmgr
+    test-only time time-min uid wait wait-all-nodes wckey
 """
 _EARLY = ("help", "quiet", "usage", "verbose", "version", "wrap")
 _SINCE = {
