@@ -69,9 +69,9 @@ class Building:
         """Whether they are now."""
         return bool(self._byte[0])
 
-    def waited_for(self) -> bool:
-        """Wait until they are built; return whether they are, in `BUILD_SECONDS`."""
-        until = time.monotonic() + BUILD_SECONDS
+    def waited_for(self, since: float) -> bool:
+        """Wait until they are built; return whether they are, `BUILD_SECONDS` after that moment."""
+        until = since + BUILD_SECONDS
         while self.goes_on and time.monotonic() < until:
             time.sleep(0.1)
         return not self.goes_on

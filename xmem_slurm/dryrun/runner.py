@@ -139,10 +139,11 @@ def _run(order: DryRunOrder) -> DryRunResult:
                 fuse=detection.has_image_files(job),
                 held_up=lambda: building.goes_on,
             )
+            began = time.monotonic()
             outcome = run()
             # On a busy machine all of its time by the clock may go while its stand-ins are made.
             if outcome.stopped == "time" and building.goes_on:
-                if not building.waited_for():
+                if not building.waited_for(began):
                     no_fact = NoEstimate(_NOT_BUILT, busy=True)
                     return DryRunResult(no_fact, Spent(outcome.spent_seconds), outcome)
                 shutil.rmtree(traces)

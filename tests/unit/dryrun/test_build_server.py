@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,9 @@ def test_what_another_process_builds_is_waited_for() -> None:
     os.read(beginning, 1)
     threading.Timer(0.2, os.write, (end, b"x")).start()
     assert building.goes_on
-    assert building.waited_for()
+    assert building.waited_for(time.monotonic())
+    with building.noted():
+        assert not building.waited_for(time.monotonic() - build_server.BUILD_SECONDS)
     os.waitpid(child, 0)
     assert not building.goes_on
 
@@ -49,7 +52,7 @@ def test_a_dry_run_that_was_stopped_meanwhile_is_made_again(
 ) -> None:
     building = Building()
     monkeypatch.setattr(Building, "goes_on", goes_on)
-    monkeypatch.setattr(Building, "waited_for", lambda _self: is_built)
+    monkeypatch.setattr(Building, "waited_for", lambda _self, _since: is_built)
 
     @contextmanager
     def serving(_folder: Path) -> Iterator[Building]:
