@@ -342,11 +342,10 @@ def shown(sbatch: Sbatch, said: str) -> list[dict[str, str]]:
         timeout=60,
     ).stdout.decode(errors="surrogateescape")
     subprocess.run(["scancel", found[1]], env=sbatch.environ, check=True, timeout=60)
-    fields = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
-    return [
-        {name: value.strip() for name, value in fields.findall(line)}
-        for line in text.splitlines()
-        if line
+    fields = re.compile(r"(?s)(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
+    return [  # a line that was submitted (SubmitLine, since 26.05) may have several lines
+        {name: value.strip() for name, value in fields.findall(component)}
+        for component in re.split(r"(?m)^(?=JobId=\d+ )", text)[1:]
     ]
 
 

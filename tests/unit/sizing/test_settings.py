@@ -90,7 +90,7 @@ def test_config_says_what_holds_and_from_where(
     lines = [line.split(maxsplit=2) for line in command("config", "job.sh").stdout.splitlines()]
     assert ["policy", "start", "XMEM_POLICY"] in lines
     assert ["budget", "300", "line 3 of the script"] in lines
-    assert ["verbose", "1", str(settings.user_file())] in lines
+    assert ["verbose", "on", str(settings.user_file())] in lines
     assert ["margin", "0", "default"] in lines
     assert ["budget", "60", "default"] in [
         line.split() for line in command("config").stdout.splitlines()
