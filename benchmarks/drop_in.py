@@ -51,6 +51,9 @@ OF_THE_MOMENT = {
 OF_THE_GPU = {"TresPerNode", "TresPerJob", "TresPerTask", "ReqTRES", "SubmitLine"}
 """Fields that say which GPU a job asks for; the last, since 26.05, as it was typed."""
 
+OF_A_COPY = {"Command", "SubmitLine"}
+"""Fields that say where a script lies, or the copy of one that can be read only once."""
+
 SAID_OF_A_CHANGE = r"(?m)^(xsbatch|sbatch: (gres|gpus[a-z-]*) +): .*\n"
 """What differs on stderr where the request does: our own lines, and with --verbose sbatch's of the
 request."""
@@ -430,7 +433,7 @@ def _fields(
         for component, record in enumerate(records.get(number, [])):
             names = {record["JobId"]: "JOB", **{each: f"JOB{n}" for n, each in enumerate(numbers)}}
             for name in (
-                record.keys() - OF_THE_MOMENT - ({"Command"} if case.how == "fifo" else set())
+                record.keys() - OF_THE_MOMENT - (OF_A_COPY if case.how == "fifo" else set())
             ):
                 value = record[name]
                 if name in NUMBERED:

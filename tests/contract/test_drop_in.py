@@ -38,10 +38,10 @@ XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 
 OF_THE_MOMENT = {
     "JobId", "HetJobId", "HetJobIdSet", "ArrayJobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime",
-    "EndTime", "Deadline", "LastSchedEval", "Priority",
+    "EndTime", "Deadline", "LastSchedEval", "Priority", "SubmitLine",
 }  # fmt: skip
 """Fields that differ between two runs of sbatch. A priority counts down with each job that is not
-held."""
+held. The line that was submitted, shown since 26.05, is another where the request is."""
 
 ENDS_SBATCH = ("autocomplete", "help", "usage", "version", "wait")
 """Options that do not submit a job, or wait for its end: those have tests of their own."""
@@ -111,12 +111,11 @@ class Place:
             timeout=60,
         ).stdout.decode(errors="surrogateescape")
         subprocess.run(["scancel", job], env=self.environ, check=True, timeout=60)
-        fields = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
-        shown = re.sub(r"/slurm-\d+", "/slurm-JOB", as_of_22_05(text)).splitlines()
+        fields = re.compile(r"(?s)(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
+        shown = re.sub(r"/slurm-\d+", "/slurm-JOB", as_of_22_05(text))
         return [
-            {k: v.strip() for k, v in fields.findall(line) if k not in OF_THE_MOMENT}
-            for line in shown
-            if line
+            {k: v.strip() for k, v in fields.findall(component) if k not in OF_THE_MOMENT}
+            for component in re.split(r"(?m)^(?=JobId=\d+ )", shown)[1:]
         ]
 
 
