@@ -197,7 +197,10 @@ def test_the_points_of_a_sweep_run_dry_as_one_array_job(login: Login) -> None:
     assert done.returncode == 0, told
     scripts = {path.stem: path.read_text() for path in (login.folder / "jobs").iterdir()}
     assert sorted(scripts) == ["sweep-a100_40", "sweep-h200", "sweep-l4"], told
-    assert "not estimated: ValueError: invalid literal" in scripts["sweep-h200"]
+    assert (
+        "not estimated: the script stopped with ValueError: invalid literal"
+        in scripts["sweep-h200"]
+    )
     wait_until(lambda: "RUNNING" not in login.steps("JobState", name=ARRAY))
     tasks = login.steps(
         "ArrayTaskId", "NodeList", "JobState", "NumCPUs", "MinMemoryNode", name=ARRAY

@@ -4,6 +4,7 @@ What the profile engine says is held against the CPU's own account of the same s
 run of it: torch's CPU allocator reports how much it holds (tests/data/values/accounting.py)."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -164,7 +165,7 @@ for step in range(4):
     model(torch.ones(65536, 1024, device="cuda")).sum().backward()
     optimizer.step()
 """
-    small = Budget(seconds=240.0, memory_bytes=8_000_000_000)
+    small = Budget(seconds=240.0, memory_bytes=8 << 30)
     found = estimate(
         dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, small)).traces,
         "rtx-3060",
@@ -174,8 +175,9 @@ for step in range(4):
     (reason,) = [
         reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")
     ]
-    assert "it needs about 2" in reason
-    assert "and has 8.0 GB" in reason
+    needs = re.search(r"it needs about ([\d.]+) GiB and .* here, and has 8\.0 GiB", reason)
+    assert needs is not None, reason
+    assert 17.5 <= float(needs[1]) <= 27
 
 
 def test_a_missing_package_is_not_looked_for_twice(
