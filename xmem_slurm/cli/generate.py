@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -70,7 +71,8 @@ def generate(
     folders = templates.folders(folder, _site_templates(site))
     if list_all:
         for listed in templates.available(folders):
-            width = shutil.get_terminal_size().columns
+            on_screen = sys.stdout.isatty()  # elsewhere a template is a line: grep finds it
+            width = shutil.get_terminal_size().columns if on_screen else sys.maxsize
             typer.echo("\n".join(columns.entry(listed.name, listed.about, 21, width)))
         return
     chosen = templates.find(template, folders)
