@@ -796,6 +796,25 @@ def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
     assert len(said) == (0 if own else 1)
 
 
+def test_an_evaluation_is_given_batches_again_though_it_follows_a_smaller_one(run: Run) -> None:
+    """The last batch of training is a step of another size; what an evaluation does is no step."""
+    code = DRAWN.format(own="", change="", workers=0).replace("return 400", "return self.size")
+    code = code.replace("    rows = 64", "    rows, size = 64, 396").replace("range(10)", "range(1)")
+    code = code.replace(
+        "print(",
+        """drawn.clear()
+pictures = Pictures()
+pictures.size = 8000
+with torch.no_grad():
+    for batch in DataLoader(pictures, batch_size=8): model(batch.pop("x").cuda().flatten(0, 1))
+print(""",
+    )
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert ran.returncode == 0, ran.stderr
+    assert (ran.traces[-1].state, ran.traces[-1].steps) == ("exit", 50)
+    assert 256 <= ran.out < 800
+
+
 BY_CONTENT = {
     "trimmed to the longest": (
         "long = torch.arange(64) < (64 if index == 5003 else 1 + index * 7919 % 29)",

@@ -119,6 +119,7 @@ class Course:
         self._levels: list[int] = []  # bytes allocated after each of the last GROWING_STEPS
         self._floors: list[int] = []  # the least of each so many steps, the last so many
         self._unmet: list[bool] = []  # whether each of the last steps was of a kind not met before
+        self._alike = 0  # steps, and batches without one, since one was of such a kind
         self._kinds = 0  # how many were
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
@@ -269,7 +270,7 @@ class Course:
             state = loader._xmem_iteration = batches.Iteration(loader, self._steps, moment)
             self._recorder.measures()
         if self._fetched_at_step != self._fetched or not self._steps:
-            self._recorder.fetching()
+            self._came_round(self._recorder.fetching())
         if self._steps > state.steps:
             self._batch_sizes.add(state.batch_size)
         state.requested(self._level(self._recorder.allocated()))
@@ -294,7 +295,7 @@ class Course:
             self._kinds_held.add(state.kind)
             self._workers_hold(loader, batch)
         if drawing is not None:
-            drawing.note(batch, not any(self._unmet), self._kinds > VARIED)
+            drawing.note(batch, self._alike, self._kinds > VARIED)
         return batch
 
     def _workers_hold(self, loader: Any, batch: Any) -> None:
@@ -427,6 +428,7 @@ class Course:
             self._floors = [*self._floors[-GROWING_STEPS:], min(self._levels)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
         self._kinds += not met
+        self._came_round(met)
         if self._loader is not None:
             self._batches_a_step = max(self._batches_a_step, self._loader.stepped())
         self._fetched_at_step = self._fetched
@@ -435,6 +437,9 @@ class Course:
         if self._steps == 1:
             self._began = self._cut_since = None  # what repeated itself before was something else
         self._peaks.note(self._steps, peak)
+
+    def _came_round(self, met: bool) -> None:
+        self._alike = self._alike + 1 if met else 0
 
     def _phase(self, sentence: str) -> None:
         if len(self.observations["phases"]) < PHASES:

@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     from _xmem.course.batches import Iteration
 
 SAME = 2_000
-SAMPLES, FEW = 2_048, 16
+SAMPLES, FEW = 2_048, 8
 PASSES = 2
+ALIKE = 32
+"""So many steps in a row, or batches without one, were of kinds met before, or as many as are
+enough if those are fewer."""
 SECONDS, SECONDS_OWN = 2.0, 5.0
 """CPU time of drawing them, in all processes; where the script puts them together, and may pad what
 is rarely long."""
@@ -171,9 +174,9 @@ class Drawing:
         state = self._state()
         return min(state.drawn, self.given_batches) if state.repeated else self.given_batches
 
-    def note(self, batch: Any, steady: bool, differ: bool) -> None:
-        """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its
-        steps did so far.
+    def note(self, batch: Any, alike: int, differ: bool) -> None:
+        """The script gets a batch; so many steps, or batches without one, were like earlier ones in
+        a row; `differ`: its steps did so far.
         """
         self._shapes.add(batches.shapes_of_samples(batch))
         self._has_words, self._steps_differ = self._has_words or batches.has_words(batch), differ
@@ -181,9 +184,9 @@ class Drawing:
         self.on_host = not any(
             getattr(tensor, "is_cuda", False) for tensor in batches.tensors(batch)
         )
-        state = self._state()
+        state, is_steady = self._state(), alike >= min(self._needed, ALIKE)
         if state.again or (
-            steady and self.given_batches > self._needed and state.seconds > self._seconds
+            is_steady and self.given_batches > self._needed and state.seconds > self._seconds
         ):
             self.give_again()
 

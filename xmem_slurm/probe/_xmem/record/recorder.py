@@ -284,10 +284,11 @@ class Recorder(ProbeEngine):
                 counts, self._allocator.totals, self._allocator.peaks, self._allocator.allocated
             )
 
-    def fetching(self) -> None:
-        """A batch is asked for; no step was made since the last one."""
-        if self._history.recording and not self._finished:
-            self._came_round()
+    def fetching(self) -> bool:
+        """A batch is asked for; no step was made since the last one. Tell whether what came since
+        was like an earlier round.
+        """
+        return not self._history.recording or self._finished or self._came_round()
 
     def again(self, last: int | None, evaluates: bool) -> int:
         """A call comes, and the last of its kind came in round `last`; return the round that this
@@ -300,9 +301,11 @@ class Recorder(ProbeEngine):
             self._came_round()
         return self._history.intervals
 
-    def _came_round(self) -> None:
-        """The script has come round without a step; end where nothing new is to come."""
-        self._boundary(self._allocator.look())
+    def _came_round(self) -> bool:
+        """The script has come round without a step; end where nothing new is to come. Tell whether
+        the round was like an earlier one.
+        """
+        met = self._boundary(self._allocator.look())
         if (
             self._ends
             and self._steps.number == 0
@@ -310,6 +313,7 @@ class Recorder(ProbeEngine):
             and not self._accumulates()
         ):
             self._end_if_enough()
+        return met
 
     @property
     def interval(self) -> int:

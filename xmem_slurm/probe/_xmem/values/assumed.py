@@ -18,7 +18,8 @@ Floating point (a loss) and whole tensors of predictions are left out: nothing i
 rule. Within a training forward pass all of these are `values/reads`' doubt.
 
 Made up and not marked, because all else would be no run to size: that every number is finite, and
-that what torch checks of the arguments of its distributions holds.
+that what torch itself checks holds: the arguments of its distributions, and by `torch.testing` what
+`torch.jit.trace` (TensorBoard's `add_graph`) made of a module.
 """
 
 from __future__ import annotations
@@ -108,6 +109,14 @@ class Assumed:
             return None
         place, forward = self._place()
         return None if forward else place
+
+    def is_checked_by_torch(self) -> bool:
+        """Whether `torch.testing` is who computes: where it does not hold, it raises or warns."""
+        torch, ours = self._ours
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(ours):
+            frame = frame.f_back
+        return frame is not None and frame.f_code.co_filename.startswith(torch + "testing")
 
     def place(self) -> str:
         """Return the script's line at hand."""
