@@ -77,6 +77,10 @@ _GROUPS = 3
 _MUCH_HOST_BYTES = 1 * GIB
 """Of one process: less is what any of torch holds."""
 
+SLOWER = 2
+"""A GPU so many times slower than the one asked for may not be done within the job's time limit,
+which is told."""
+
 _IN_A_COPY = (
     "the job asks Slurm for its script's path, and finds a copy: this can be changed in "
     "the script only"
@@ -361,6 +365,26 @@ def _offer(sizing: Sizing) -> str:
     return f"{units} of {of} {'has' if units == 1 else 'have'} {size}"
 
 
+def _slower(sizing: Sizing) -> str:
+    """Say how much slower the chosen GPU is than the one that the job asks for; empty where it is
+    not, or not much.
+
+    What such a GPU takes is not estimated, and the time limit was chosen for the other.
+    """
+    placement, asked = sizing.placement, sizing.asked
+    chosen = next((each for each in placement.verdicts if each.name == placement.choice), None)
+    if chosen is None or asked is None or not (chosen.gpu.speed and asked.gpu.speed):
+        return ""
+    least, most = (round(each) for each in chosen.gpu.speed.times_slower(asked.gpu.speed))
+    if most < SLOWER:
+        return ""
+    times = f"{max(least, 1)} to {most}" if least < most else f"{most}"
+    return (
+        f"\n{chosen.name} is {times} times slower than {asked.name} (data sheets); "
+        "the time limit stays"
+    )
+
+
 def _rank(sizing: Sizing) -> str:
     """Say what the chosen option is the best in, of all or of those no smaller, which would be no
     worse, and which were not tried.
@@ -399,7 +423,7 @@ def outcome(
     if not changes:
         return f"{subject} stays as it is:\n{_offer(sizing)}"
     kept = " [XMEM_KEEP_TYPE=1 keeps the type you wrote]" if typed else ""
-    return f"{_listed(changes)}:\n{_offer(sizing)}{kept}"
+    return f"{_listed(changes)}:\n{_offer(sizing)}{_slower(sizing)}{kept}"
 
 
 def advice(changes: Sequence[Change], sizing: Sizing, *, other: bool = False) -> str:
@@ -407,8 +431,8 @@ def advice(changes: Sequence[Change], sizing: Sizing, *, other: bool = False) ->
     subject = "the rest of the request" if other else "the request"
     if not changes:
         return outcome(changes, sizing, typed=False, subject=subject)
-    nothing = "nothing else" if other else "nothing"
-    return f"{nothing} was changed; this would do:\n{_listed(changes)}:\n{_offer(sizing)}"
+    nothing, offer = "nothing else" if other else "nothing", f"{_offer(sizing)}{_slower(sizing)}"
+    return f"{nothing} was changed; this would do:\n{_listed(changes)}:\n{offer}"
 
 
 def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = False) -> list[str]:

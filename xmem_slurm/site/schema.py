@@ -60,6 +60,19 @@ class Speed(_Strict):
             raise ValueError("tflops: fp32 is missing, which stands for what a GPU lacks")
         return self
 
+    def times_slower(self, than: "Speed") -> tuple[float, float]:
+        """Return how many times slower it is than another at what training takes, arithmetic in 16
+        bits and reading its memory: at the least and at the most of the two.
+        """
+        arithmetic = than.half_precision_tflops / self.half_precision_tflops
+        memory = than.memory_gb_per_second / self.memory_gb_per_second
+        return min(arithmetic, memory), max(arithmetic, memory)
+
+    @property
+    def half_precision_tflops(self) -> float:
+        """What training in mixed precision can have: of bf16 and fp16 the faster."""
+        return max(self.tflops.get(each, self.tflops["fp32"]) for each in ("bf16", "fp16"))
+
     def of_part(self, multiprocessors: float, memory: float) -> "Speed":
         """Return that of a MIG instance with these shares of the GPU; instances have no NVLink."""
         tflops = {precision: peak * multiprocessors for precision, peak in self.tflops.items()}

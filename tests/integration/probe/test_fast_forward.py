@@ -799,7 +799,9 @@ def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
 def test_an_evaluation_is_given_batches_again_though_it_follows_a_smaller_one(run: Run) -> None:
     """The last batch of training is a step of another size; what an evaluation does is no step."""
     code = DRAWN.format(own="", change="", workers=0).replace("return 400", "return self.size")
-    code = code.replace("    rows = 64", "    rows, size = 64, 396").replace("range(10)", "range(1)")
+    code = code.replace("    rows = 64", "    rows, size = 64, 396").replace(
+        "range(10)", "range(1)"
+    )
     code = code.replace(
         "print(",
         """drawn.clear()

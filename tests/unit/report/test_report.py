@@ -35,7 +35,8 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, human
 
 ROOT = Path(__file__).parents[3]
-GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
+CATALOGUE = load_catalogue()
+GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), CATALOGUE)
 GPT2 = trace_file.read(ROOT / "tests" / "data" / "gpt2-small.json.gz")
 FITS = {"l4": True, "a100_40": None, "a100_80": None, "h200": None}
 SIZING = Sizing(
@@ -309,6 +310,28 @@ def test_what_is_needed_is_compared_with_what_was_asked_for() -> None:
     share = SIZING.estimate.required_bytes / GPUS["h200"].total_bytes
     assert f", {share:.0%} of the h200 asked for; confidence" in terminal.brief_line(asked)
     assert "asked for" not in terminal.brief_line(SIZING)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("h200", "\nl4 is 8 to 16 times slower than h200 (data sheets); the time limit stays"),
+        ("a100-sxm4-40gb", "\nl4 is 3 to 5 times slower than a100-sxm4-40gb (data sheets); "),
+        ("l4", None),
+        ("rtx-3060", None),  # a slower one
+    ],
+)
+def test_a_gpu_that_is_much_slower_than_the_one_asked_for_is_called_that(
+    asked: str, words: str | None
+) -> None:
+    change = Change("gres", "gpu:big:1", "gpu:l4:1", "the command line")
+    sizing = dataclasses.replace(SIZING, asked=Verdict(asked, CATALOGUE[asked], True))
+    for told in (
+        terminal.outcome([change], sizing, typed=True),
+        terminal.advice([change], sizing),
+    ):
+        assert words in told if words else "slower" not in told
+    assert "slower" not in terminal.outcome([], sizing, typed=True)
 
 
 @pytest.mark.parametrize(
