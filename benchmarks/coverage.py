@@ -85,10 +85,18 @@ BUDGET_OF_300 = {
     for each in (Doubt.CUDNN_TIME, Doubt.NOT_REACHED, Doubt.GROWING)
 }
 """Up to 2026-11-29 these proposed one budget, whatever was spent."""
+WITHOUT_A_REASON = {
+    Doubt.CUDNN_PLAN: (
+        "the workspace of cuDNN's plans was not seen: only a GPU shows that, and the margin is "
+        "wider for it"
+    ),
+}
+"""Up to 2026-11-29 these did not say why."""
 _WORDS = [
     *((each, each.sentence) for each in Doubt if each.sentence != "{detail}"),
     *FORMER.items(),
     *BUDGET_OF_300.items(),
+    *WITHOUT_A_REASON.items(),
 ]
 SENTENCES = {
     re.compile(re.escape(words).replace(r"\{detail\}", ".*") + r"( \(no measurements yet\))?"): (

@@ -26,7 +26,11 @@ class Doubt(Enum):
     for the detail.
     """
 
-    CUDNN_PLAN = "cudnn-plan", 0.20, f"the workspace of cuDNN's plans was not seen: {_ON_GPU}"
+    CUDNN_PLAN = (
+        "cudnn-plan",
+        0.20,
+        "the workspace of cuDNN's plans was not seen ({detail}), and the margin is wider for it",
+    )
     CUDNN_TIME = (
         "cudnn-time",
         0.20,
