@@ -9,7 +9,7 @@ Note [What is kept]
 A dry run is given again only if it would find the same:
 
 - What it read is as it was (`evidence`); where that is not known, it is not kept.
-- The machine had no part in it. It came to its script's own end, or it was ordered to be brief, or
+- The machine had no part in it. It came to its script's own end, or was over sooner as ordered, or
   it used what CPU seconds it might. What the clock on the wall or a signal cut short, or a full
   disk, is no fact; nor is a script's own failure, which a network or another user's file may have
   caused. That there is no estimate, with the files known that say so, is one.
@@ -17,10 +17,12 @@ A dry run is given again only if it would find the same:
   its budget, a second opinion or another kind of GPU may have come too short (`engines`). Only who
   may spend no more than that is given it.
 
-One that says which lines asked for memory (`order.Origins`) says all that one says that does not.
+One that says which lines asked for memory (`order.Origins`) says all that one says that does not,
+and one that was whole all that one says that was over sooner (`DryRunOrder.most_bytes`).
 """
 
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -79,9 +81,9 @@ def look_up(order: DryRunOrder) -> DryRunResult | None:
     """Return what is kept of this dry run, if it would find the same; whatever is wrong with it is
     none.
     """
-    orders = [order] if order.origins != "none" else [order, replace(order, origins="hook")]
-    for variant in orders:
-        record = STORE.read(_key(variant))
+    origins = ("none", "hook") if order.origins == "none" else (order.origins,)
+    for origin, most in itertools.product(origins, dict.fromkeys((None, order.most_bytes))):
+        record = STORE.read(_key(replace(order, origins=origin, most_bytes=most)))
         if record is None:
             continue
         try:
@@ -106,8 +108,9 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
         head = {"made": time.time(), "budget": order.budget.seconds, "spent": spent}
         # All traces have the same list of files, of thousands: it is kept once.
         bare = result_to_json(_with_files(result, ()))
+        is_cut = not isinstance(result.answer, NoEstimate) and order.is_exceeded(result.answer)
         STORE.write(
-            _key(order),
+            _key(order if is_cut else replace(order, most_bytes=None)),
             head,
             [text.encode() for text in (bare, json.dumps(files), json.dumps(rests_on))],
         )
@@ -156,7 +159,8 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     ended = all(
         process_trace.seen is not None and process_trace.seen.end for process_trace in answer
     )
-    is_fact = ended or order.brief or result.spent.seconds >= budget_seconds
+    is_over = order.brief or order.is_exceeded(answer)
+    is_fact = ended or is_over or result.spent.seconds >= budget_seconds
     if (
         not answer
         or not is_fact

@@ -19,6 +19,7 @@ are written here and nowhere else:
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
     XMEM_BRIEF      "1": it ends soon after its steps repeat themselves (course/course)
+    XMEM_MOST       it is over once its steps repeat themselves and have allocated more bytes
     XMEM_STARTS     "1": each rank ends at its first collective (ranks/first)
 
 Beside these, PYTHONOPTIMIZE has its scripts run without their assertions (`engines`).
@@ -32,6 +33,7 @@ from xmem_slurm.dryrun import Engine
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.trace import Trace
 
 Shapes = Literal["most", "least"]
 Numbers = Literal["zeros", "still", "turns"]
@@ -54,6 +56,7 @@ _FOR_THE_PROBE = tuple(
         "ADVICE",
         "BATCH",
         "BRIEF",
+        "MOST",
         "STARTS",
     )
 )
@@ -111,6 +114,9 @@ class DryRunOrder:
     brief: bool = False
     """Whether it is over as soon as training repeats itself: what else the script does was seen in
     another run."""
+    most_bytes: int | None = None
+    """So many bytes fit the GPU: a run that repeats itself, and has allocated more, is over, as
+    what else the script does is of no interest for it."""
     starts: bool = False
     """Whether it is over as soon as its ranks have come to their first collective."""
     fresh: bool = False
@@ -135,6 +141,11 @@ class DryRunOrder:
             fresh=run_options.fresh,
         )
 
+    def is_exceeded(self, traces: Sequence[Trace]) -> bool:
+        """Whether one of its processes allocated more than `most_bytes`."""
+        peaks = [trace.recorded.get("allocated_bytes", 0) for trace in traces]
+        return self.most_bytes is not None and max(peaks, default=0) > self.most_bytes
+
     @property
     def environ(self) -> dict[str, str]:
         """The job's environment, with what the probe and the stand-ins for launchers are told."""
@@ -149,6 +160,7 @@ class DryRunOrder:
             "XMEM_ADVICE": self.change,
             "XMEM_BATCH": str(self.batch) if self.batch is not None else None,
             "XMEM_BRIEF": "1" if self.brief else None,
+            "XMEM_MOST": str(self.most_bytes) if self.most_bytes is not None else None,
             "XMEM_STARTS": "1" if self.starts else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",
         }

@@ -109,7 +109,7 @@ class _Tried:
             order, {name: self.gpus[name]}, SharedBudget(order.budget), self.experience
         )
         try:
-            estimate = yield from ComponentEstimates(dry_runs, self.component, name).on(name)
+            estimate = yield from ComponentEstimates(dry_runs, self.component, name, name).on(name)
         except NoEstimate as error:
             raise NoEstimate(f"with a batch of {batch}: {error}", error.files) from error
         if order.batch is not None and not any(rank.trace.changed for rank in estimate.ranks):

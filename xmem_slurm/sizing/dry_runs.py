@@ -53,14 +53,16 @@ class DryRunsByKind:
     tasks_differ: bool = False
     """Whether tasks that were not run may need more than those that were."""
 
-    def on(self, name: str) -> Orders[Sequence[Trace]]:
-        """Return the traces of the job on GPUs of the kind that option `name` has.
+    def on(self, name: str, most_bytes: int | None = None) -> Orders[Sequence[Trace]]:
+        """Return the traces of the job on GPUs of the kind that option `name` has; with
+        `most_bytes` its run is over once it needs more.
 
         Raises:
             NoEstimate: there are none.
         """
         kind = self.kind(name)
         if kind not in self.results:
+            self.order = replace(self.order, most_bytes=most_bytes)
             self.results[kind] = yield from self._run(name)
         result = self.results[kind]
         if isinstance(result, NoEstimate):
@@ -183,14 +185,16 @@ _NO_INPUT = "it waits for input, which a batch job does not have"
 
 @dataclass
 class ComponentEstimates:
-    """What the dry runs say of one component. `sure` is the option that it is meant for.
+    """What the dry runs say of one component. `sure` is the option that it is meant for, `largest`
+    the one with the most memory.
 
-    Where the component fails there, too, the fault is the job's.
+    Where the component fails where it is meant for, too, the fault is the job's.
     """
 
     dry_runs: DryRunsByKind
     component: int
     sure: str
+    largest: str
     results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for, once that was seen."""
@@ -248,12 +252,31 @@ class ComponentEstimates:
                 yield from self.on(self.sure)
             return False
 
+    def _most_bytes(self, name: str) -> int | None:
+        """Return what a run for option `name` need not go beyond: what fits no GPU of its kind. So
+        there is time for larger ones.
+
+        None where it has to be whole: for the largest, which says what is needed if that fits none,
+        where other components are run with it, and of tasks of an array, of which the largest is
+        looked for.
+        """
+        dry_runs, job = self.dry_runs, self.dry_runs.order.job
+        kind = dry_runs.kind(name)
+        is_whole = kind == dry_runs.kind(self.largest) or len(job.gpus) > 1
+        if is_whole or dry_runs.order.array_tasks or job.array:
+            return None
+        return max(
+            gpu.total_bytes - gpu.context_bytes
+            for gpu in dry_runs.gpus.values()
+            if kind_of(gpu) == kind
+        )
+
     def _estimate(self, name: str) -> Orders[Estimate | NoEstimate]:
         """Make an estimate of the component's own traces; all that was read counts, whoever of the
         job read it.
         """
         try:
-            traces = yield from self.dry_runs.on(name)
+            traces = yield from self.dry_runs.on(name, self._most_bytes(name))
         except NoEstimate as error:
             return self._without_input(error)
         own_traces = [trace for trace in traces if trace.component == self.component]

@@ -202,7 +202,7 @@ def _on_one(
 
     def size_one(component: int) -> Orders[Sizing]:
         started = time.monotonic()
-        result = yield from ComponentEstimates(dry_runs, component, name).on(name)
+        result = yield from ComponentEstimates(dry_runs, component, name, name).on(name)
         verdict = Verdict(name, gpu, result.fits(gpu))
         placement = Placement([verdict], name if verdict.fits else None)
         return Sizing(result, placement, time.monotonic() - started, made=time.time())
@@ -292,7 +292,7 @@ def _size(
             f"the site file has no {demand.share} that this job could be given another number of"
         )
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
-    estimates = ComponentEstimates(dry_runs, component, demand.option or largest)
+    estimates = ComponentEstimates(dry_runs, component, demand.option or largest, largest)
     placement = yield from _placed(
         place(demand, site, gpus, starts, occupied=occupied), demand, site, estimates
     )

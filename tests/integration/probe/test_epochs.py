@@ -59,12 +59,18 @@ EVALUATE = """
 
 
 def dry_run(
-    tmp_path: Path, python: Path, script: str, *, brief: bool = False, end_seen: bool = False
+    tmp_path: Path,
+    python: Path,
+    script: str,
+    *,
+    brief: bool = False,
+    end_seen: bool = False,
+    most_bytes: int | None = None,
 ) -> Trace:
     (tmp_path / "train.py").write_text(script)
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
     order = DryRunOrder.of(job, GPU, Budget(seconds=40))
-    order = replace(order, brief=brief, end_seen=end_seen)
+    order = replace(order, brief=brief, end_seen=end_seen, most_bytes=most_bytes)
     (trace,) = [t for t in runner.run(order).traces if t.allocations]
     return trace
 
@@ -77,6 +83,14 @@ def test_a_brief_run_has_the_same_peaks_in_fewer_steps(tmp_path: Path, warm_pyth
     whole, brief = (dry_run(tmp_path, warm_python, script, brief=brief) for brief in (False, True))
     assert whole.steps > 2 * brief.steps
     assert (brief.recorded, brief.is_whole) == (whole.recorded, True)
+
+
+def test_a_run_that_needs_more_than_its_gpu_has_is_over_once_it_repeats_itself(
+    tmp_path: Path, warm_python: Path
+) -> None:
+    script = SHORT + TRAIN.format(loader="", accumulate=1, after=EVALUATE)
+    found = dry_run(tmp_path, warm_python, script, most_bytes=1 << 20)
+    assert (found.state, found.steps < 10, found.came_to_its_end) == ("steady", True, False)
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,20 @@ def test_one_that_used_half_of_its_budget_is_for_who_has_no_more(
         assert runner.count == made
 
 
+@pytest.mark.parametrize(("most", "made"), [(1, [1, 1, 2, 2]), (1 << 40, [1, 1, 1, 1])])
+def test_one_that_was_over_as_it_needed_too_much_is_for_who_wants_no_more(
+    order: DryRunOrder, model: Path, most: int, made: list[int]
+) -> None:
+    """Where it needed no more it was whole, and is for all."""
+    runner = Runner(DryRunResult([trace_of(model, end=most > 1)], Spent(5.0)))
+    counts = []
+    for asked in (replace(order, most_bytes=most), replace(order, most_bytes=most), order, order):
+        runner.give(asked)
+        runner.result = DryRunResult([trace_of(model)], Spent(5.0))
+        counts.append(runner.count)
+    assert counts == made
+
+
 NOTHING = trace_of()
 
 

@@ -56,6 +56,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         XMEM_SITES="hook",
         XMEM_ADVICE="bf16",
         XMEM_BRIEF="1",
+        XMEM_MOST="1",
         XMEM_STARTS="1",
         OTHER="x",
     ).environ
@@ -74,6 +75,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         assertions=False,
         change="bf16",
         brief=True,
+        most_bytes=7,
         starts=True,
     )
     assert one.environ == {
@@ -85,6 +87,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         "XMEM_SITES": "hook",
         "XMEM_ADVICE": "bf16",
         "XMEM_BRIEF": "1",
+        "XMEM_MOST": "7",
         "XMEM_STARTS": "1",
         "PYTHONOPTIMIZE": "1",
     }

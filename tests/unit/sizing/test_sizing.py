@@ -41,10 +41,12 @@ class DryRuns:
         self, result: trace.Trace, fails_on: set[str] | None = None, seconds: float = 0.0
     ) -> None:
         self.result, self.fails_on, self.asked = result, fails_on or set(), []
+        self.most = list[int | None]()
         self.seconds = seconds
 
     def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append(order.gpu.description)
+        self.most.append(order.most_bytes)
         if order.gpu.description in self.fails_on:
             return DryRunResult(
                 NoEstimate("no kernel image is available for execution on the device")
@@ -226,6 +228,39 @@ def test_a_gpu_for_which_no_time_is_left_is_not_said_to_be_too_small(
     )
     of_80 = terminal.option_lines(outlooks(sized), None)[2]
     assert "not taken: no time was left in the budget to try it" in of_80
+
+
+def room_on(name: str) -> int:
+    return GPUS[name].total_bytes - GPUS[name].context_bytes
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        # both a100s are of one kind
+        (("--gres=gpu:h200:1", "job.sh"), [room_on("l4"), room_on("a100_80")]),
+        (("--gres=gpu:l4:1", "job.sh"), [room_on("l4"), room_on("a100_80")]),
+        # by one run it is to be known which task needs the most
+        (("--gres=gpu:1", "--array=1-9", "job.sh"), [None, None, None]),
+    ],
+)
+def test_a_run_on_a_gpu_that_is_too_small_need_not_go_on(
+    asked: tuple[str, ...], most: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dry_runs = DryRuns(LARGE)
+    monkeypatch.setattr(runner, "run", dry_runs)
+    job = Submission(asked, {}, b"#!/bin/sh\n")
+    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
+    assert (sized.placement.choice, dry_runs.most) == ("a100_80", most)
+
+
+def test_on_the_largest_gpu_a_run_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = dataclasses.replace(
+        GPT2, allocations=[a._replace(size=a.size * 12) for a in GPT2.allocations]
+    )
+    dry_runs = DryRuns(huge)
+    assert size(monkeypatch, dry_runs).placement.choice is None
+    assert dry_runs.most[-1] is None
 
 
 def test_where_larger_gpus_were_not_tried_none_is_said_to_be_the_largest(

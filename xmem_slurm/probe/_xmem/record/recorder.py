@@ -83,6 +83,7 @@ class Recorder(ProbeEngine):
         self._streams = Streams()
         self._reads = Reads()
         self._garbage = Garbage()
+        self._most = float(environ.get("XMEM_MOST", "inf"))
         # until torch is there
         self._calls: Calls = None  # type: ignore[assignment]
         self._values: KnownValues = None  # type: ignore[assignment]
@@ -370,9 +371,8 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, self._course.clock.now()):
             return
-        if self._course.enough(self._budget.share()) and (
-            self._rank is None or self._rank.all_steady()
-        ):
+        is_enough = self._course.enough(self._budget.share()) or self._allocator.peak() > self._most
+        if is_enough and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
 
     def _watch(self) -> None:
