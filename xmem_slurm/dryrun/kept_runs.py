@@ -108,9 +108,8 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
         head = {"made": time.time(), "budget": order.budget.seconds, "spent": spent}
         # All traces have the same list of files, of thousands: it is kept once.
         bare = result_to_json(_with_files(result, ()))
-        is_cut = not isinstance(result.answer, NoEstimate) and order.is_exceeded(result.answer)
         STORE.write(
-            _key(order if is_cut else replace(order, most_bytes=None)),
+            _key(replace(order, most_bytes=None) if _is_whole(result) else order),
             head,
             [text.encode() for text in (bare, json.dumps(files), json.dumps(rests_on))],
         )
@@ -156,11 +155,8 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     if isinstance(answer, NoEstimate):
         return None if answer.busy else answer.files
     budget_seconds = SPENT_SHARE * (order.budget.seconds - LAST_WORDS_SECONDS)
-    ended = all(
-        process_trace.seen is not None and process_trace.seen.end for process_trace in answer
-    )
     is_over = order.brief or order.is_exceeded(answer)
-    is_fact = ended or is_over or result.spent.seconds >= budget_seconds
+    is_fact = _is_whole(result) or is_over or result.spent.seconds >= budget_seconds
     if (
         not answer
         or not is_fact
@@ -170,6 +166,13 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     files = answer[0].files
     return (
         files if files and all(process_trace.files == files for process_trace in answer) else None
+    )
+
+
+def _is_whole(result: DryRunResult) -> bool:
+    """Whether all of it came to its script's end, however soon it might have been over."""
+    return not isinstance(result.answer, NoEstimate) and all(
+        process_trace.seen is not None and process_trace.seen.end for process_trace in result.answer
     )
 
 

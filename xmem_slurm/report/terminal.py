@@ -375,12 +375,11 @@ def _slower(sizing: Sizing) -> str:
     chosen = next((each for each in placement.verdicts if each.name == placement.choice), None)
     if chosen is None or asked is None or not (chosen.gpu.speed and asked.gpu.speed):
         return ""
-    least, most = (round(each) for each in chosen.gpu.speed.times_slower(asked.gpu.speed))
-    if most < SLOWER:
+    times = chosen.gpu.speed.times_slower(asked.gpu.speed)
+    if times < SLOWER or chosen.share is not None:
         return ""
-    times = f"{max(least, 1)} to {most}" if least < most else f"{most}"
     return (
-        f"\n{chosen.name} is {times} times slower than {asked.name} (data sheets); "
+        f"\n{chosen.name} can be {times:.0f} times slower than {asked.name} (data sheets); "
         "the time limit stays"
     )
 

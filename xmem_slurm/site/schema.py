@@ -60,13 +60,14 @@ class Speed(_Strict):
             raise ValueError("tflops: fp32 is missing, which stands for what a GPU lacks")
         return self
 
-    def times_slower(self, than: "Speed") -> tuple[float, float]:
-        """Return how many times slower it is than another at what training takes, arithmetic in 16
-        bits and reading its memory: at the least and at the most of the two.
+    def times_slower(self, than: "Speed") -> float:
+        """Return how many times slower than another it is at the most: at arithmetic in 16 bits or
+        at reading its memory. What a job takes of each is its own.
         """
-        arithmetic = than.half_precision_tflops / self.half_precision_tflops
-        memory = than.memory_gb_per_second / self.memory_gb_per_second
-        return min(arithmetic, memory), max(arithmetic, memory)
+        return max(
+            than.half_precision_tflops / self.half_precision_tflops,
+            than.memory_gb_per_second / self.memory_gb_per_second,
+        )
 
     @property
     def half_precision_tflops(self) -> float:

@@ -204,6 +204,9 @@ class ComponentEstimates:
     """Why it was given no smaller GPU than it asks for, though it fits there."""
     untried: list[str] = field(default_factory=list)
     """Options on which it may fit, for which the budget had no room."""
+    cut: set[tuple[str, int]] = field(default_factory=set)
+    """Kinds of GPU that were too small for it, of which the run was over as soon as that was seen:
+    those estimates say what it needs at the least."""
 
     def has_kernels(self, name: str) -> bool:
         """Whether the job's torch runs on the GPU of option `name`, as far as is known."""
@@ -237,8 +240,12 @@ class ComponentEstimates:
         if not self.has_kernels(name):
             return False
         if self.dry_runs.kind(name) not in self.results:
-            estimates = [result for result in self.results.values() if isinstance(result, Estimate)]
-            if estimates and not any(estimate.fits(gpu) for estimate in estimates):
+            may_fit = [
+                _needs_at_least(result) <= _room_on(gpu) if kind in self.cut else result.fits(gpu)
+                for kind, result in self.results.items()
+                if isinstance(result, Estimate)
+            ]
+            if may_fit and not any(may_fit):
                 return False
             if name != self.sure and not self.dry_runs.has_room_for(name):
                 self.untried.append(name)
@@ -256,20 +263,28 @@ class ComponentEstimates:
         """Return what a run for option `name` need not go beyond: what fits no GPU of its kind. So
         there is time for larger ones.
 
-        None where it has to be whole: for the largest, which says what is needed if that fits none,
-        where other components are run with it, and of tasks of an array, of which the largest is
-        looked for.
+        None where it has to be whole: for the one that it is meant for, which tells whether the
+        fault is the job's; for the largest, which says what is needed if that fits none; where
+        other components are run with it; and of tasks of an array, of which the largest is looked
+        for.
         """
         dry_runs, job = self.dry_runs, self.dry_runs.order.job
         kind = dry_runs.kind(name)
-        is_whole = kind == dry_runs.kind(self.largest) or len(job.gpus) > 1
+        is_whole = kind in map(dry_runs.kind, (self.sure, self.largest)) or len(job.gpus) > 1
         if is_whole or dry_runs.order.array_tasks or job.array:
             return None
-        return max(
-            gpu.total_bytes - gpu.context_bytes
-            for gpu in dry_runs.gpus.values()
-            if kind_of(gpu) == kind
-        )
+        return max(_room_on(gpu) for gpu in dry_runs.gpus.values() if kind_of(gpu) == kind)
+
+    def _without_what_was_cut(self, name: str, traces: Sequence[Trace]) -> Sequence[Trace]:
+        """Return the traces of a run, noting whether it was over as it needed too much: then what
+        failed may have missed what the process that was cut would have left.
+        """
+        order = replace(self.dry_runs.order, most_bytes=self._most_bytes(name))
+        used = [trace for trace in traces if trace.allocations]
+        if not order.is_exceeded(traces) or all(trace.came_to_its_end for trace in used):
+            return traces
+        self.cut.add(self.dry_runs.kind(name))
+        return [trace for trace in traces if trace.failure is None or order.is_exceeded([trace])]
 
     def _estimate(self, name: str) -> Orders[Estimate | NoEstimate]:
         """Make an estimate of the component's own traces; all that was read counts, whoever of the
@@ -279,7 +294,9 @@ class ComponentEstimates:
             traces = yield from self.dry_runs.on(name, self._most_bytes(name))
         except NoEstimate as error:
             return self._without_input(error)
-        own_traces = [trace for trace in traces if trace.component == self.component]
+        own_traces = self._without_what_was_cut(
+            name, [trace for trace in traces if trace.component == self.component]
+        )
         self.arch_list = next(
             (trace.arch_list for trace in own_traces if trace.arch_list), self.arch_list
         )
@@ -316,6 +333,15 @@ class ComponentEstimates:
             fails, words = error.fails, f"{_NO_INPUT}; {error}"
         on_any_gpu, busy = error.on_any_gpu, error.busy
         return type(error)(words, error.files, on_any_gpu=on_any_gpu, fails=fails, busy=busy)
+
+
+def _room_on(gpu: Gpu) -> int:
+    """Return the bytes that a process can allocate on a GPU at the most."""
+    return gpu.total_bytes - gpu.context_bytes
+
+
+def _needs_at_least(estimate: Estimate) -> int:
+    return max(rank.replay.peak_allocated_bytes for rank in estimate.ranks)
 
 
 def kind_of(gpu: Gpu) -> tuple[str, int]:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.traces import growing_batches
 from xmem_slurm import resources, trace, trace_file
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult
@@ -20,6 +22,7 @@ from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import DryRuns as DryRunRules
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.demand import demand_of
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Verdict
 from xmem_slurm.slurm.submission import Submission
 
@@ -239,7 +242,8 @@ def room_on(name: str) -> int:
     [
         # both a100s are of one kind
         (("--gres=gpu:h200:1", "job.sh"), [room_on("l4"), room_on("a100_80")]),
-        (("--gres=gpu:l4:1", "job.sh"), [room_on("l4"), room_on("a100_80")]),
+        # the one asked for is whole, as it tells whether the fault is the job's
+        (("--gres=gpu:l4:1", "job.sh"), [None, room_on("a100_80")]),
         # by one run it is to be known which task needs the most
         (("--gres=gpu:1", "--array=1-9", "job.sh"), [None, None, None]),
     ],
@@ -252,6 +256,36 @@ def test_a_run_on_a_gpu_that_is_too_small_need_not_go_on(
     job = Submission(asked, {}, b"#!/bin/sh\n")
     sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
     assert (sized.placement.choice, dry_runs.most) == ("a100_80", most)
+
+
+def test_a_run_that_was_cut_rules_out_only_what_is_too_small_whatever_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the margin of a script that was not seen to its end it would not fit on an a100_40; and
+    that what the cut process would have left is missing is no fault of the script's."""
+    whole = dataclasses.replace(
+        GPT2, allocations=[a._replace(size=a.size * 255 // 100) for a in GPT2.allocations]
+    )
+    peak = {"allocated_bytes": replay(whole).peak_allocated_bytes}
+    whole = dataclasses.replace(whole, recorded=peak, seen=trace.Seen(9, end=True))
+    cut = dataclasses.replace(
+        whole,
+        seen=trace.Seen(3, end=False),
+        doubts=[trace.Noted(Doubt.NOT_REACHED, "the script's own end")],
+    )
+    missing = trace.ScriptFailure("FileNotFoundError: net.pt", "FileNotFoundError")
+    failed = dataclasses.replace(GPT2, recorded={}, failure=missing)
+
+    def run(order: DryRunOrder) -> DryRunResult:
+        on_l4 = order.gpu.description == GPUS["l4"].description
+        return DryRunResult([cut, failed] if on_l4 else [whole])
+
+    monkeypatch.setattr(runner, "run", run)
+    sized = dispatch.one(sizing.size(JOB, SITE, GPUS, Budget()), HERE)
+    assert sized.placement.choice == "a100_40"
+    assert not sized.estimate.fits(GPUS["l4"])
+    with_its_margin = estimate([cut], "l4", GPUS["l4"])
+    assert not with_its_margin.fits(GPUS["a100_40"])
 
 
 def test_on_the_largest_gpu_a_run_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -371,9 +371,19 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, self._course.clock.now()):
             return
-        is_enough = self._course.enough(self._budget.share()) or self._allocator.peak() > self._most
+        is_enough = self._course.enough(self._budget.share()) or self._is_too_large()
         if is_enough and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
+
+    def _is_too_large(self) -> bool:
+        """Whether it fits no GPU of the kind that it is shown. Where that hangs on values that are
+        not known, real steps may need less (`dryrun/engines`), and have to know what comes later.
+        """
+        peaks = [peaks["allocated_bytes"] for peaks in self._allocator.torch_peaks.values()]
+        if max(peaks, default=0) <= self._most:
+            return False
+        told = {row["code"] for row in self._doubts([self._reads, self._values])}
+        return told.isdisjoint(("value-shape", "forward-read"))
 
     def _watch(self) -> None:
         """Write the trace as soon as GPU memory is used, then more and more seldom; the last time
