@@ -263,14 +263,13 @@ class ComponentEstimates:
         """Return what a run for option `name` need not go beyond: what fits no GPU of its kind. So
         there is time for larger ones.
 
-        None where it has to be whole: for the one that it is meant for, which tells whether the
-        fault is the job's; for the largest, which says what is needed if that fits none; where
-        other components are run with it; and of tasks of an array, of which the largest is looked
-        for.
+        None where it has to be whole: for the largest, which says what is needed if that fits none,
+        where other components are run with it, and of tasks of an array, of which the largest is
+        looked for.
         """
         dry_runs, job = self.dry_runs, self.dry_runs.order.job
         kind = dry_runs.kind(name)
-        is_whole = kind in map(dry_runs.kind, (self.sure, self.largest)) or len(job.gpus) > 1
+        is_whole = kind == dry_runs.kind(self.largest) or len(job.gpus) > 1
         if is_whole or dry_runs.order.array_tasks or job.array:
             return None
         return max(_room_on(gpu) for gpu in dry_runs.gpus.values() if kind_of(gpu) == kind)

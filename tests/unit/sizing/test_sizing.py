@@ -242,8 +242,7 @@ def room_on(name: str) -> int:
     [
         # both a100s are of one kind
         (("--gres=gpu:h200:1", "job.sh"), [room_on("l4"), room_on("a100_80")]),
-        # the one asked for is whole, as it tells whether the fault is the job's
-        (("--gres=gpu:l4:1", "job.sh"), [None, room_on("a100_80")]),
+        (("--gres=gpu:l4:1", "job.sh"), [room_on("l4"), room_on("a100_80")]),
         # by one run it is to be known which task needs the most
         (("--gres=gpu:1", "--array=1-9", "job.sh"), [None, None, None]),
     ],

@@ -376,11 +376,12 @@ class Recorder(ProbeEngine):
             self.leave("steady")
 
     def _is_too_large(self) -> bool:
-        """Whether it fits no GPU of the kind that it is shown. Where that hangs on values that are
-        not known, real steps may need less (`dryrun/engines`), and have to know what comes later.
+        """Whether training fits no GPU of the kind that it is shown. Where that hangs on values
+        that are not known, real steps may need less (`dryrun/engines`), and have to know what comes
+        later.
         """
         peaks = [peaks["allocated_bytes"] for peaks in self._allocator.torch_peaks.values()]
-        if max(peaks, default=0) <= self._most:
+        if not self._steps.number or max(peaks, default=0) <= self._most:
             return False
         told = {row["code"] for row in self._doubts([self._reads, self._values])}
         return told.isdisjoint(("value-shape", "forward-read"))
