@@ -109,7 +109,7 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
         # All traces have the same list of files, of thousands: it is kept once.
         bare = result_to_json(_with_files(result, ()))
         STORE.write(
-            _key(replace(order, most_bytes=None) if _is_whole(result) else order),
+            _key(order if _may_be_cut(order, result) else replace(order, most_bytes=None)),
             head,
             [text.encode() for text in (bare, json.dumps(files), json.dumps(rests_on))],
         )
@@ -155,8 +155,8 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     if isinstance(answer, NoEstimate):
         return None if answer.busy else answer.files
     budget_seconds = SPENT_SHARE * (order.budget.seconds - LAST_WORDS_SECONDS)
-    is_over = order.brief or order.is_exceeded(answer)
-    is_fact = _is_whole(result) or is_over or result.spent.seconds >= budget_seconds
+    is_fact = _is_whole(answer) or order.brief or order.is_exceeded(answer)
+    is_fact = is_fact or result.spent.seconds >= budget_seconds
     if (
         not answer
         or not is_fact
@@ -169,10 +169,17 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     )
 
 
-def _is_whole(result: DryRunResult) -> bool:
-    """Whether all of it came to its script's end, however soon it might have been over."""
-    return not isinstance(result.answer, NoEstimate) and all(
-        process_trace.seen is not None and process_trace.seen.end for process_trace in result.answer
+def _may_be_cut(order: DryRunOrder, result: DryRunResult) -> bool:
+    """Whether it may have been over before its script, as it needed more than was of interest."""
+    if isinstance(result.answer, NoEstimate):
+        return True
+    return order.is_exceeded(result.answer) and not _is_whole(result.answer)
+
+
+def _is_whole(traces: Sequence[trace.Trace]) -> bool:
+    """Whether all of it came to its script's end."""
+    return all(
+        process_trace.seen is not None and process_trace.seen.end for process_trace in traces
     )
 
 

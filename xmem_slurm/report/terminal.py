@@ -77,7 +77,7 @@ _GROUPS = 3
 _MUCH_HOST_BYTES = 1 * GIB
 """Of one process: less is what any of torch holds."""
 
-SLOWER = 2
+_SLOWER = 2
 """A GPU so many times slower than the one asked for may not be done within the job's time limit,
 which is told."""
 
@@ -376,7 +376,7 @@ def _slower(sizing: Sizing) -> str:
     if chosen is None or asked is None or not (chosen.gpu.speed and asked.gpu.speed):
         return ""
     times = chosen.gpu.speed.times_slower(asked.gpu.speed)
-    if times < SLOWER or chosen.share is not None:
+    if times < _SLOWER or chosen.share is not None:
         return ""
     return (
         f"\n{chosen.name} can be {times:.0f} times slower than {asked.name} (data sheets); "
