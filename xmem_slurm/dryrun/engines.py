@@ -183,9 +183,14 @@ def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answere
     """
     order, traces = yield from _by_both_courses(order, budget)
     waits = [noted for trace in traces for noted in trace.doubts if noted.doubt is Doubt.CLOCK]
-    if not waits or order.brief or order.change or order.is_exceeded(traces):
+    if not waits or _is_enough(order, traces):
         return order, traces
     return order, (yield from _by_leaps_too(order, budget, traces, waits))
+
+
+def _is_enough(order: DryRunOrder, traces: Sequence[Trace]) -> bool:
+    """Whether a run says all that is asked of it, whatever the job does at another time."""
+    return order.brief or order.change is not None or order.is_exceeded(traces)
 
 
 def _by_leaps_too(
@@ -249,7 +254,7 @@ def _by_turns_too(
     What needs more of both stands, with a doubt where the other did not come to its end.
     """
     turns = _turns(traces)
-    if turns < least_turns or order.brief or order.change or order.is_exceeded(traces):
+    if turns < least_turns or _is_enough(order, traces):
         return traces
     whole = all(trace.came_to_its_end for trace in traces if trace.allocations)
     other = replace(order, numbers="turns", end_seen=whole)

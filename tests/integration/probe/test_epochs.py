@@ -93,6 +93,22 @@ def test_a_run_that_needs_more_than_its_gpu_has_is_over_once_it_repeats_itself(
     assert (found.state, found.steps < 10, found.came_to_its_end) == ("steady", True, False)
 
 
+def test_where_that_hangs_on_values_a_run_goes_on(tmp_path: Path, warm_python: Path) -> None:
+    """Real steps may need less, and then what comes later has to be known."""
+    script = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+samples = torch.randn(64, 64, device="cuda")
+for _ in range(40):
+    model(samples[samples[:, 0] > 0]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    found = dry_run(tmp_path, warm_python, script, most_bytes=1 << 10)
+    assert (found.state, found.steps) == ("exit", 40)
+
+
 @pytest.mark.parametrize(
     ("loader", "accumulate"),
     [("", 1), ("num_workers=2, persistent_workers=True", 1), ("", 16)],
