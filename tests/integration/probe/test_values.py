@@ -253,6 +253,7 @@ if (unknown.argmax(-1) == 2).all(): pass  # end of all texts
 if unknown.argmax().item() == 2: pass  # end of a text
 torch.multinomial(unknown.softmax(-1), 1).cpu()  # sample
 torch.distributions.Categorical(logits=unknown).sample((5,)).tolist()  # sample
+torch.testing.assert_close(unknown, unknown + 1)  # checked by the script
 place = unknown[0].topk(1).indices  # shape
 torch.arange(4, device=device).repeat_interleave(place.expand(4) + 1)
 buffer = torch.zeros(2, dtype=torch.long, device=device)

@@ -19,7 +19,8 @@ rule. Within a training forward pass all of these are `values/reads`' doubt.
 
 Made up and not marked, because all else would be no run to size: that every number is finite, and
 that what torch itself checks holds: the arguments of its distributions, and by `torch.testing` what
-`torch.jit.trace` (TensorBoard's `add_graph`) made of a module.
+`torch.jit.trace` (TensorBoard's `add_graph`) made of a module. A script that calls `torch.testing`
+may go another way by what that says.
 """
 
 from __future__ import annotations
@@ -102,21 +103,19 @@ class Assumed:
     def line(self) -> str | None:
         """Return the script's line at hand; None in a forward pass, and where torch itself asks."""
         torch, ours = self._ours
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(ours):
-            frame = frame.f_back
-        if frame is None or frame.f_code.co_filename.startswith(torch):
+        if (_caller_outside(ours) or torch).startswith(torch):
             return None
         place, forward = self._place()
         return None if forward else place
 
     def is_checked_by_torch(self) -> bool:
-        """Whether `torch.testing` is who computes: where it does not hold, it raises or warns."""
+        """Whether `torch.testing` is who asks, for torch itself: it warns where that does not
+        hold.
+        """
         torch, ours = self._ours
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(ours):
-            frame = frame.f_back
-        return frame is not None and frame.f_code.co_filename.startswith(torch + "testing")
+        testing = os.path.join(torch, "testing") + os.sep
+        asking, behind = _caller_outside(ours) or "", _caller_outside((ours, testing)) or ""
+        return asking.startswith(testing) and behind.startswith(torch)
 
     def place(self) -> str:
         """Return the script's line at hand."""
@@ -133,3 +132,11 @@ class Assumed:
                 line = "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
             frame = frame.f_back
         return line or "torch", forward
+
+
+def _caller_outside(folders: str | tuple[str, ...]) -> str | None:
+    """Return the file of the innermost caller that is in none of these folders."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
+        frame = frame.f_back
+    return None if frame is None else frame.f_code.co_filename

@@ -106,10 +106,9 @@ class Plausible:
         """Return the mark of a plausible result of this operator, or None where all else would be
         no run to size.
         """
-        if name == "all" and self._assumed.is_checked_by_torch():
-            return None
         if name == "all":
-            return self._assumed.mark("an all() of values that are not known, taken as true")
+            words = "an all() of values that are not known, taken as true"
+            return None if self._assumed.is_checked_by_torch() else self._assumed.mark(words)
         if name == "isin":
             return self._assumed.mark_of_unknown()._replace(equals=True)
         mark = None
