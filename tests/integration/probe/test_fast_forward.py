@@ -114,6 +114,21 @@ SCRIPTS = {
             loss, pairs = model(data(16)).square().mean(), zip(model.parameters(), old)
             step(loss + sum((each - before).square().sum() for each, before in pairs))
         """,
+    "called twice before a backward pass, a larger one now and then": """
+        widths = [1024, 2048, 1024, 1536, 512]
+        parts = [(torch.nn.Linear(*pair), torch.nn.Tanh()) for pair in zip(widths, widths[1:])]
+        wide = torch.nn.Sequential(*(part for pair in parts for part in pair), torch.nn.Linear(512, 8)).cuda()
+        optimizer = torch.optim.Adam(wide.parameters())
+        for i in range(1, 151):
+            one, other = data(256, 1024), data(256, 1024)
+            loss = (wide(one) - wide(other)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if i % 20 == 0:
+                more = data(256 + 64 * i, 1024)
+                wide(more).square().mean().backward(); optimizer.step()
+        """,
     "called after a call of another size, the largest last": """
         model = net(512, 2)
         optimizer = torch.optim.SGD(model.parameters())

@@ -57,6 +57,42 @@ def test_what_is_freed_at_once_has_no_order(events: ModuleType) -> None:
     assert not events.alike(one, third)
 
 
+def test_a_sum_stands_where_the_gradient_was_that_it_is_added_to(
+    events: ModuleType, journal: Any
+) -> None:
+    """Others gave what lies at 50; torch adds the call's own, at 1, to it in new memory."""
+    notes = [alloc(1), alloc(2), free(50), free(1)]
+    found, _ = events.events(notes, {}, (2,), 0, added_to={50}, ends=True)
+    assert (found.sums, found.allocations, found.freed) == ({1}, 2, 2048)
+    journal.note(1, found, added_to={1: 4096})
+    entries, _ = journal.next(100, importlib.import_module("_xmem.repeat.journal").MARK).noted()
+    own, summed = entries[0][1], entries[1][1]
+    assert [(action, at) for action, at, *_ in entries if action != "free_requested"] == [
+        ("alloc", own), ("alloc", summed), ("free_completed", 4096), ("free_completed", own),
+        ("moved_from", summed), ("moved_to", 4096),
+    ]  # fmt: skip
+
+
+def test_a_sum_is_freed_at_once_where_nobody_knows_what_it_is_added_to(events: ModuleType) -> None:
+    """Or where it does not last: what it is added to stands for it."""
+    notes = [alloc(1), alloc(2), free(50), free(1)]
+    lasting, _ = events.events(notes, {}, (2,), 0, added_to={50}, ends=True)
+    passing, _ = events.events([*notes, free(2)], {}, (None,), 0, added_to={50}, ends=True)
+    unknown = events.without_sums(lasting, lasting.sums)
+    for found in (passing, unknown):
+        assert [entry.block for entry in found.entries if entry.action == "free_completed"] == [
+            1,
+            0,
+        ]
+        assert (found.script_blocks, found.sums) == ((None,), frozenset())
+
+
+def test_a_gradient_that_torch_keeps_for_others_is_found_by_its_size(events: ModuleType) -> None:
+    notes = [alloc(1), alloc(2, 2048), alloc(3)]
+    found, _ = events.events(notes, {}, (None, None), 0, kept={0: 1024, 1: 2048}, ends=True)
+    assert [block.number for block in found.script_blocks] == [2, 1]
+
+
 class Allocator:
     """Stands for torch's: markers come from one address after another."""
 

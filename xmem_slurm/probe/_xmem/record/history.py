@@ -578,6 +578,10 @@ def _after(before: AllocatedBlocks, entries: list[HistoryEntry]) -> AllocatedBlo
             after.pop(address, None)
         elif action == "free_requested" and address in after:
             after[address] = (*after[address][:2], True)
+        elif action == "moved_from":
+            after.pop(address, None)
+        elif action == "moved_to":
+            after[address] = (size, stream, False)
     return after
 
 

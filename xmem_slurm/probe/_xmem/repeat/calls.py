@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from _xmem.repeat import kinds, made_late
 from _xmem.repeat.checks import Checks
-from _xmem.repeat.events import freeing
+from _xmem.repeat.events import freeing, without_sums
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known
@@ -143,6 +143,8 @@ class Calls:
         self._backward: BackwardCall | None = None  # how the backward pass at hand was asked for
         # ids of parameters that had no gradient before it, and have one from a skipped call
         self._given_now: set[int] = set()
+        # {id of a parameter: where the gradient lies that a skipped call gave it just now}
+        self._given_at: dict[int, int] = {}
         # {id of a parameter that several nodes give a gradient: their numbers}
         self._added_up: dict[int, Sequence[int]] = {}
         self._skipped_nodes: set[int] = set()  # numbers of those of skipped calls, if those are any
@@ -271,6 +273,7 @@ class Calls:
             finally:
                 self._backward = None
                 self._given_now.clear()
+                self._given_at.clear()
                 self._taken_as_given.clear()
                 self._added_up = {}
 
@@ -361,8 +364,7 @@ class Calls:
             if tried:
                 way = functools.partial(self._record, state, behavior, (args, kwargs))
             return way
-        state.small = behavior.small
-        if state.small or (counts and self._torch.is_grad_enabled() and behavior.is_spared()):
+        if counts and self._torch.is_grad_enabled() and behavior.is_spared():
             return self._inside_of
         out = self._skip(state, behavior, leaves, parameters)
         return lambda _make: out
@@ -870,7 +872,6 @@ class Calls:
         """
         torch = self._torch
         behavior = ctx.graph.behavior
-        number = ctx.graph.held.number
         parameters = ctx.parameters
         around = ctx.graph.state.surroundings.look_back()
         # torch was asked past us
@@ -892,14 +893,12 @@ class Calls:
             if late is not None:
                 return late
             back = self._in_its_place(ctx, back, backward_call.create_graph)
-        got, blocks, layout = {}, (), None
+        got: dict[int, int] = {}
+        blocks: Sequence[LeftBlock | None] = ()
+        layout = None
         if back is not None:
-            held = self.journal.holds(number)
-            back_events = behavior.went_back(back, held, backward_call.keep_graph)
-            blocks, layout = back.events.script_blocks, back.gradients
-            addresses = gradient_addresses(gradients) if back_events.gives_back else {}
-            ended = {name: addresses[name] for name in back_events.gives_back & addresses.keys()}
-            got = self.note(number, back_events, ended)
+            got, blocks = self._note_back(ctx, back, gradients, backward_call.keep_graph)
+            layout = back.gradients
         through, kept = self._goes_through(backward_call), self._kept_by_torch(ctx)
         passed = [
             local(parameter) is parameter
@@ -930,14 +929,52 @@ class Calls:
             for parameter, is_given, passes in zip(parameters, given, passed)  # noqa: B905
             if is_given and not passes and parameter.grad is None and local(parameter) is parameter
         ]
-        self._given_now.update(
-            id(parameter)
-            for parameter, had_none in zip(parameters, without)  # noqa: B905 - since Python 3.10
-            if had_none
-        )
+        self._remember(parameters, parts, without)
         if backward_call.create_graph:
             results = self._differentiable(results, [*parameters, *gradients])
         return results
+
+    def _remember(
+        self, parameters: Sequence[Tensor], parts: Sequence[Any], without: Sequence[bool]
+    ) -> None:
+        """Take down until the end of the backward pass at hand which parameters had no gradient
+        before, and where those lie that they were given and that others may be added to.
+        """
+        for parameter, part, had_none in zip(parameters, parts, without):  # noqa: B905 - since Python 3.10
+            if had_none:
+                self._given_now.add(id(parameter))
+            if part is not None and id(parameter) in self._added_up:
+                self._given_at[id(parameter)] = pointer(local(part))
+
+    def _note_back(
+        self, ctx: Any, back: BackwardPass, gradients: Sequence[Tensor | None], keeps_graph: bool
+    ) -> tuple[dict[int, int], Sequence[LeftBlock | None]]:
+        """Note the backward pass of a skipped call; return what `note` does, and the blocks of what
+        the script is to get: sums of gradients stand where one of those is, which it has.
+        """
+        number = ctx.graph.held.number
+        found = ctx.graph.behavior.went_back(back, self.journal.holds(number), keeps_graph)
+        added_to = self._added_to(ctx, back) if found.sums else {}
+        addresses = gradient_addresses(gradients) if found.gives_back else {}
+        ended = {name: addresses[name] for name in found.gives_back & addresses.keys()}
+        found = without_sums(found, found.sums - added_to.keys())
+        got = self.note(number, found, ended, added_to)
+        return got, without_sums(found, found.sums).script_blocks
+
+    def _added_to(self, ctx: Any, back: BackwardPass) -> dict[int, int]:
+        """Return where the gradients lie that those of a skipped call are added to in new memory,
+        by the numbers of the sums: such as skipped calls alone gave until now.
+        """
+        number, found = node_number(ctx), {}
+        for place, parameter in enumerate(ctx.parameters):
+            block = back.gradients.block(place, back.events.script_blocks)
+            at = self._given_at.get(id(parameter))
+            before = [giver for giver in self._added_up.get(id(parameter), ()) if giver > number]
+            if block is None or at is None or block.number not in back.events.sums:
+                continue
+            if self._skipped_nodes.issuperset(before):
+                found[block.number] = at
+        return found
 
     def _give_what_is_missing(self) -> None:
         """Give parameters their gradients that nobody has given after all, as a function of the
@@ -1092,13 +1129,17 @@ class Calls:
         return [None if gradient is None else next(differentiable) for gradient in gradients]
 
     def note(
-        self, number: int, events: Events, gradients: Mapping[int, int] | None = None
+        self,
+        number: int,
+        events: Events,
+        gradients: Mapping[int, int] | None = None,
+        added_to: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
         """Note that a call is skipped, and what is allocated then; return what `Journal.note`
         does.
         """
         self.journal.reached(self._process.level() + events.peak)
-        return self.journal.note(number, events, gradients)
+        return self.journal.note(number, events, gradients, added_to)
 
     def gives(self, layout: StorageLayout, events: Events) -> Any:
         """Note that something is skipped, and return the tensor that it gives, if it does."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence, Set
 
     from _xmem.annotations import ServedNote
 
@@ -22,6 +22,9 @@ BLOCKS = 1 << 20
 GRADIENT = -1
 """The number of the block of the gradient of the first tensor that a call gave, which torch has
 made and the backward pass gives back; that of the next one is one less, and so on."""
+ADDED_TO = -BLOCKS
+"""The number of the gradient that others gave, in whose place the sum of it and the call's stands,
+less that of the sum's block (`Events.sums`)."""
 NOT_YET = 1 << 62
 """The end of a region that has none yet."""
 UNIT = 512
@@ -56,7 +59,8 @@ class Events(NamedTuple):
     `freed` bytes are those of blocks that the script does not get; `blocks` is how many there were
     so far. `script_blocks` are the blocks of what the script gets, None where that is none of them;
     `held` is how many bytes those take that are left; `gives_back` has the numbers (`GRADIENT`) of
-    the gradients it was given that end within a backward pass.
+    the gradients it was given that end within a backward pass. `sums` are blocks of the script's,
+    too: new memory for the sum of a gradient and what others gave, which ends then (`ADDED_TO`).
     """
 
     entries: tuple[Entry, ...]
@@ -69,6 +73,7 @@ class Events(NamedTuple):
     blocks: int
     held: int
     gives_back: frozenset[int]
+    sums: frozenset[int] = frozenset()
 
 
 class Region:
@@ -89,13 +94,14 @@ class Region:
 
 
 def events(
-    notes: Iterable[ServedNote],
+    notes: Sequence[ServedNote],
     held: dict[int, LeftBlock],
     script_addresses: Sequence[int | None],
     blocks: int,
     *,
     gradients: Mapping[int, int] | None = None,
     added_to: Container[int] = (),
+    kept: Mapping[int, int] | None = None,
     ends: bool = False,
 ) -> tuple[Events, dict[int, LeftBlock]]:
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
@@ -107,13 +113,16 @@ def events(
     freed at the end.
 
     `added_to` are addresses of gradients that may be added to: torch takes new memory for the sum
-    and then frees the gradient. As that is none of the call's, the sum is freed in its place, which
-    is as large.
+    and then frees the gradient. A sum that does not last is freed in its place, which is as large.
+    Of those that torch keeps to add others to them, `kept` has the sizes in bytes, by their places
+    among `script_addresses`: where what the script gets in the end is another block.
     """
     held, entries, first = dict(held), [], blocks
     level = peak = allocations = requested = freed = 0
     not_yet, given_back, latest = dict(gradients or {}), set(), 0
-    for action, address, size, stream, site in notes:
+    lasting = _lasting(notes, script_addresses) if added_to else set()
+    sums: set[int] = set()
+    for place, (action, address, size, stream, site) in enumerate(notes):
         if action == "alloc":
             held[address] = LeftBlock(blocks, size, stream)
             entries.append(Entry("alloc", blocks, size, stream, site))
@@ -125,7 +134,12 @@ def events(
         own = latest if address in added_to and address not in held else address
         latest = 0
         if own in held and held[own].size == size:
-            gone = held.pop(own)
+            gone = held[own]
+            if own != address and place - 1 in lasting:
+                sums.add(gone.number)
+                gone = gone._replace(number=ADDED_TO - gone.number)
+            else:
+                del held[own]
             entries += freed_at_once(gone)
             level -= rounded(gone.size)
             freed += rounded(gone.size)
@@ -137,11 +151,14 @@ def events(
         address if address in held and held[address].number >= first else None
         for address in script_addresses
     ]
+    for place, size in (kept or {}).items():
+        if got[place] is None:
+            got[place] = _kept(held, first, size, got)
     theirs = tuple([None if address is None else held.pop(address, None) for address in got])
     over = [address for address, block in held.items() if ends and block.number >= first]
     ended = [held.pop(address) for address in over]
     entries += [entry for block in ended for entry in freed_at_once(block)]
-    real = [block for block in (*theirs, *ended) if block is not None]
+    real = [block for block in (*theirs, *ended) if block is not None and block.number not in sums]
     allocations, requested = allocations - len(real), requested - sum(block.size for block in real)
     remaining = tuple(sorted(held.values()))
     return Events(
@@ -155,7 +172,33 @@ def events(
         blocks,
         taken_bytes(remaining),
         frozenset(given_back),
+        frozenset(sums),
     ), held
+
+
+def _kept(
+    held: Mapping[int, LeftBlock], first: int, size: int, taken: Container[int | None]
+) -> int | None:
+    """Return the address of a gradient of this size that was left for others to be added to: the
+    latest, as gradients come in the reverse order of the parameters.
+    """
+    left = [
+        (block.number, address)
+        for address, block in held.items()
+        if block.number >= first and block.size == size and address not in taken
+    ]
+    return max(left)[1] if left else None
+
+
+def _lasting(notes: Sequence[ServedNote], addresses: Sequence[int | None]) -> set[int]:
+    """Return which of these notes are allocations that lie at these addresses at their end."""
+    wanted, lasting = set(addresses), {}
+    for place, (action, address, *_) in enumerate(notes):
+        if action == "alloc" and address in wanted:
+            lasting[address] = place
+        else:
+            lasting.pop(address, None)
+    return set(lasting.values())
 
 
 def freeing(gone: Sequence[LeftBlock], remaining: Sequence[LeftBlock] = ()) -> Events:
@@ -172,7 +215,7 @@ def adding(
     another one at once: it ends after what is allocated next, by which its node has ended.
 
     `in_new_memory` are the numbers of those for whose sum torch takes new memory, as soon as their
-    node has ended. As in `events`, the sum is freed in the place of what is added to.
+    node has ended, and which then are `Events.sums`.
     """
     added = {block.number: block for block in gradients if block is not None}
     summed = [block for number, block in added.items() if number in in_new_memory]
@@ -195,7 +238,8 @@ def adding(
     entries += _summing(to_sum, sums)
     entries += [end for block in ending for end in freed_at_once(block)]
     theirs = [
-        None if block is None or block.number in added else block for block in found.script_blocks
+        block and (sums.get(block.number) if block.number in added else block)
+        for block in found.script_blocks
     ]
     ended = [*added.values(), *sums.values()]
     return found._replace(
@@ -206,6 +250,26 @@ def adding(
         requested=found.requested + sum(block.size for block in ended),
         freed=found.freed + taken_bytes(ended),
         blocks=found.blocks + len(sums),
+        sums=frozenset(block.number for block in sums.values()),
+    )
+
+
+def without_sums(found: Events, numbers: Set[int]) -> Events:
+    """Return the events where nobody knows what these sums are added to: each is freed in the place
+    of that, which is as large, and stands no more.
+    """
+    if not numbers:
+        return found
+    ends = {ADDED_TO - number: number for number in numbers}
+    return found._replace(
+        entries=tuple(
+            entry._replace(block=ends.get(entry.block, entry.block)) for entry in found.entries
+        ),
+        script_blocks=tuple(
+            None if block is None or block.number in numbers else block
+            for block in found.script_blocks
+        ),
+        sums=found.sums - numbers,
     )
 
 
@@ -214,7 +278,7 @@ def _summing(gradients: Iterable[Entry], sums: Mapping[int, LeftBlock]) -> list[
     entries = []
     for gradient in gradients:
         entries.append(gradient._replace(block=sums[gradient.block].number))
-        for gone in (sums[gradient.block].number, gradient.block):
+        for gone in (ADDED_TO - sums[gradient.block].number, gradient.block):
             entries += freed_at_once(LeftBlock(gone, gradient.size, gradient.stream))
     return entries
 
@@ -226,7 +290,7 @@ def _peak(entries: Iterable[Entry]) -> int:
         if action == "alloc":
             level += rounded(size)
             peak = max(peak, level)
-        elif action == "free_completed" and block >= 0:
+        elif action == "free_completed" and (block >= 0 or block <= ADDED_TO):
             level -= rounded(size)
     return peak
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _xmem.repeat.events import BLOCKS, Events, LeftBlock, freed_at_once, rounded
+from _xmem.repeat.events import ADDED_TO, BLOCKS, Events, LeftBlock, freed_at_once, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +40,9 @@ class Skipped(NamedTuple):
     gradients: Mapping[int, int]
     """The addresses of gradients that a backward pass was given, by their numbers: those end within
     it, and not where torch says."""
+    added_to: Mapping[int, int]
+    """Where gradients lie that others gave, by the numbers of the sums (`Events.sums`) that stand
+    in their place: the script's tensors there are the sums from then on."""
     got: dict[int, int]
     """Where blocks lie that the script got."""
 
@@ -49,16 +52,30 @@ class Skipped(NamedTuple):
         missing = [
             block
             for block in self.events.script_blocks
-            if block is not None and block.number not in got
+            if block is not None and block.number not in got and block.number not in self.added_to
         ]
         ends = [entry for block in missing for entry in freed_at_once(block)]
         for action, block, size, stream, _ in [*self.events.entries, *ends]:
-            if block < 0:  # a gradient that it was given
+            if block <= ADDED_TO:
+                at = self.added_to.get(ADDED_TO - block)
+            elif block < 0:  # a gradient that it was given
                 at = self.gradients.get(block)
             else:
                 at = got.get(block) or address(self.number, block)
             if at is not None:
                 entries.append((action, at, size, stream))
+        sums = [
+            block
+            for block in self.events.script_blocks
+            if block is not None and block.number in self.added_to
+        ]
+        entries += [
+            ("moved_from", address(self.number, block.number), block.size, block.stream)
+            for block in sums
+        ]
+        entries += [
+            ("moved_to", self.added_to[block.number], block.size, block.stream) for block in sums
+        ]
         return entries, [entry.site for entry in self.events.entries if entry.action == "alloc"]
 
 
@@ -104,7 +121,11 @@ class Journal:
         return self.numbers
 
     def note(
-        self, number: int, events: Events, gradients: Mapping[int, int] | None = None
+        self,
+        number: int,
+        events: Events,
+        gradients: Mapping[int, int] | None = None,
+        added_to: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
         """A call, or its backward pass, is skipped here, or what it holds is let go of.
 
@@ -113,7 +134,9 @@ class Journal:
         marker = self._alloc(MARK, self._torch._C._cuda_getCurrentRawStream(self.device))
         self._free(marker)
         before, took = self._held.pop(number, ((), 0))
-        self._since.append(Skipped(marker, number, events, before, gradients or {}, {}))
+        self._since.append(
+            Skipped(marker, number, events, before, gradients or {}, added_to or {}, {})
+        )
         if events.remaining:
             self._held[number] = events.remaining, events.held
         grown = events.held - took

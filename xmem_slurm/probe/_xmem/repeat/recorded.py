@@ -103,11 +103,14 @@ def sign(tensor: Any, parameter_class: type) -> Any:
 
 
 class BeforeBackward(NamedTuple):
-    """What a backward pass finds, as `BackwardCall.kind` has it."""
+    """What a backward pass finds, as `BackwardCall.kind` has it; `kept` are the places of the
+    parameters whose gradients torch keeps behind it, as others follow that are added to them.
+    """
 
     without: list[bool]
     given: list[int]
     around: Any
+    kept: list[int]
 
 
 def times_given(
@@ -123,8 +126,8 @@ def times_given(
 
 class WentBack(NamedTuple):
     """Where a backward pass through a call was that is still to be read, and the numbers of the
-    gradients that it began with, by their addresses; `whole` is the one that it is a part of, and
-    `gradients` the layout of parameters' after that.
+    gradients that it began with, by their addresses; `whole` is the one that it is a part of,
+    `gradients` the layout of parameters' after that, and `kept` as in `BeforeBackward`.
     """
 
     whole: Region
@@ -132,6 +135,14 @@ class WentBack(NamedTuple):
     kind: BackwardKind
     began_with: Mapping[int, int]
     gradients: StorageLayout
+    kept: Sequence[int]
+
+    def kept_sizes(self) -> dict[int, int]:
+        """Return how many bytes each storage takes of the gradients that torch keeps, by its
+        place.
+        """
+        storages = {self.gradients.views[place].storage for place in self.kept} - {None}
+        return {storage: self.gradients.sizes[storage] for storage in sorted(storages)}
 
     def added_to(self, notes: list[ServedNote], first: int) -> set[int]:
         """Return addresses of what others have allocated in this backward pass before, if torch may
@@ -216,6 +227,11 @@ class RecordedCall:
             [parameter.grad is None for parameter in parameters],
             times_given(parameters, added_up, self.sequences[1] - 1),
             self._state.surroundings.look_back(),
+            [
+                place
+                for place, parameter in enumerate(parameters)
+                if any(giver < self.sequences[0] for giver in added_up.get(id(parameter), ()))
+            ],
         )
 
     def went_back(
@@ -249,9 +265,11 @@ class RecordedCall:
             self.gone = None
             return
         first, end = extent
-        kind = backward_call.kind(parameters, *before, have_gradient)
+        kind = backward_call.kind(
+            parameters, before.without, before.given, before.around, have_gradient
+        )
         region, layout = Region(first.position, end), StorageLayout(gradients)
-        self._unread.append(WentBack(whole, region, kind, began_with, layout))
+        self._unread.append(WentBack(whole, region, kind, began_with, layout, before.kept))
         self._keeps_graph = kind.keep_graph
 
     def read(self, notes: list[ServedNote], first: int) -> bool:
@@ -278,6 +296,7 @@ class RecordedCall:
                 self.forward.blocks,
                 gradients=went_back.began_with,
                 added_to=went_back.added_to(notes, first),
+                kept=went_back.kept_sizes(),
                 ends=True,
             )
             self._followed = went_back.region.end
@@ -294,6 +313,9 @@ class RecordedCall:
                 self._differs()
         elif whole and (self._casts or not (lives_on or self._is_held_elsewhere())):
             self._behavior.learn(self)
+            # From here on for all of its kinds: a backward pass through one that is made and one
+            # that is skipped has other addresses than the job's.
+            self._state.small |= self._behavior.ready and self._behavior.small
         return whole or self.gone is None or self._boundaries >= BOUNDARIES
 
     def _is_held_elsewhere(self) -> bool:
