@@ -42,6 +42,15 @@ def test_what_waited_and_has_another_address_is_freed_once(history: ModuleType) 
     ]
 
 
+def test_a_sum_is_allocated_where_that_was_which_it_is_added_to(history: ModuleType) -> None:
+    """As a skipped backward pass has it: who frees what lies there later frees the sum."""
+    moved = [("moved_from", 99, 64, 0), ("moved_to", 16, 64, 0)]
+    entries = [("alloc", 99, 64, 0), ("free_requested", 16, 64, 0), ("free_completed", 16, 64, 0)]
+    assert history._after({16: (64, 0, False)}, entries + moved) == {16: (64, 0, False)}
+    freed = [("free_requested", 16, 64, 0), ("free_completed", 16, 64, 0)]
+    assert history._after({16: (64, 0, False)}, entries + moved + freed) == {}
+
+
 class NoSites:
     def of(self, notes: list[dict[str, object]]) -> list[int]:
         return [0 for note in notes if note["action"] == "alloc"]
