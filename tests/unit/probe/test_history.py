@@ -126,3 +126,52 @@ def test_intervals_in_which_more_was_reserved_stay_when_a_trace_is_shortened(
         for action, address in zip(columns["action"], columns["address"], strict=True)
         if action == "alloc"
     ] == [0, 1, 3, 6, 7]
+
+
+def steps_seen(history: ModuleType, looks: bool) -> list[tuple[str, int]]:
+    """Return the actions and addresses that are kept of steps, each of which allocates two blocks
+    and frees them, but the first and the sixth, whose blocks stay; whether the notes are looked at
+    after each allocation."""
+    kept = history.History(
+        NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
+    )
+    notes: list[dict[str, object]] = []
+    alive: list[int] = []
+
+    def snapshot() -> dict[str, object]:
+        blocks = [
+            {"address": at, "requested_size": 64, "state": "active_allocated"} for at in alive
+        ]
+        segment = {"device": 0, "stream": 0, "address": 0, "total_size": 4096, "blocks": blocks}
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": ""}
+        return {"device_traces": [notes], "segments": [segment], "allocator_settings": settings}
+
+    kept._snapshot, kept._clear = snapshot, notes.clear
+    served, peak = 0, 0
+    for step in range(10):
+        lasts = step in (0, 6)
+        for address in (64 * step, 64 * step + 32) if lasts else (2048, 2560):
+            notes += taken(address)
+            alive.append(address)
+            served, peak = served + 1, max(peak, 64 * len(alive))
+            if looks:
+                kept.mark("backward", [served], 0.0)
+                kept.take([served], {0: {"allocated_bytes": peak}})
+        for address in () if lasts else (2048, 2560):
+            notes += freed(address)
+            alive.remove(address)
+        totals = {0: (served, 64 * served, 64 * served, 64 * (served - len(alive)))}
+        kept.boundary([served], totals, {0: {"allocated_bytes": peak}}, 64 * len(alive))
+    columns = kept.columns(0)
+    assert len(kept.sites(0)) == columns["action"].count("alloc")
+    return list(zip(columns["action"], columns["address"], strict=True))
+
+
+def test_when_the_trace_is_written_does_not_show_in_it(
+    history: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread writes it, in the midst of whatever step."""
+    monkeypatch.setattr(history, "QUIET", 2)
+    never, often = (steps_seen(history, looks) for looks in (False, True))
+    assert often == never
+    assert "left_out" in dict(never)

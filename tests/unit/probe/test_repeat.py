@@ -119,7 +119,7 @@ def test_the_journal_says_what_was_held_when_notes_were_forgotten(
     back, _ = events.events([free(1), free(2)], held, (), forward.blocks, ends=True)
     first, second = journal.number(), journal.number()
     journal.note(first, forward)
-    journal.forget()
+    journal.forget(at_rest=True)
     at_first = journal.at_first()
     assert (journal.allocated, len(at_first)) == (2048, 2)
     journal.note(second, forward)

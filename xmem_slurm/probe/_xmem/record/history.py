@@ -14,13 +14,16 @@ replay repeats it, so that the allocator's cache is theirs, too.
 
 Another thread writes the trace meanwhile, and torch cannot be told to forget just what was read:
 what was allocated and freed between the two would be lost. So torch forgets at the end of an
-interval, where nobody allocates, and is read on from where it was read to before.
+interval, where nobody allocates, and is read on from where it was read to before. When that thread
+looks must not show: what it read in the midst of an interval goes with it, or becomes one with the
+rest.
 """
 
 from __future__ import annotations
 
 import bisect
 import collections
+import functools
 import inspect
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,7 +120,18 @@ class _Piece:
         left_out = ("left_out", self.repeats, length, 0)
         return [*self.entries[:end], left_out, *self.entries[end:]]
 
-    def joined(self, later: _Piece) -> _Piece:
+    def followed_by(self, later: _Piece) -> _Piece:
+        """Return both as one: they are parts of one interval."""
+        return _Piece(
+            self.entries + later.entries,
+            self.numbers + later.numbers,
+            self.sites + later.sites,
+            later.served_count,
+            record=self.record | later.record,
+            interval=slice(self.interval.start, len(self.entries) + later.interval.stop),
+        )
+
+    def shortened_with(self, later: _Piece) -> _Piece:
         """Return both as one, without the allocations that are freed in it."""
         entries = self.entries + later.entries
         open_places, gone, moving = {}, set(), []
@@ -144,6 +158,18 @@ class _Piece:
             [sites[number] for number in kept],
             later.served_count,
         )
+
+
+class _KeptBefore(NamedTuple):
+    """What was kept before an interval: per device how many pieces, how many allocations, and what
+    is allocated at their end; how many marks, and the peaks so far.
+    """
+
+    pieces: dict[int, int]
+    allocations: collections.Counter[int]
+    live: dict[int, AllocatedBlocks]
+    marks: int
+    record: DevicePeaks
 
 
 class History:
@@ -179,8 +205,6 @@ class History:
         self._level = 0  # bytes allocated at the last boundary
         self._totals: dict[int, tuple[int, ...]] = {}  # at the last boundary
         self._peaks: DevicePeaks = {}  # above which one is new
-        # whether one was, when notes were last taken in the middle of this interval
-        self._rose = False
         self._record: DevicePeaks = {}  # at the end of the last piece
         # how many allocations each device had served when torch last forgot
         self._forgotten: list[int] = []
@@ -191,6 +215,8 @@ class History:
         """Whether intervals that are not new are thrown away."""
         self.settings: str | None = None
         """The allocator's settings, as torch last said them."""
+        # None where what was read of it so far cannot be told from what was before
+        self._before: _KeptBefore | None = self._kept_so_far()
 
     def begin(self, torch: ModuleType, frames: bool = False) -> None:
         """Have torch note all allocations from here on, each with the Python frames that it was
@@ -261,7 +287,7 @@ class History:
         skips = self._journal.numbers > 0
         kind = requests if skips else kind
         met = requests in self._requests_met
-        grew = self._rose or risen(self._peaks, peaks)
+        grew = risen(self._peaks, peaks)
         began = self._level
         level_kept, times = self._kinds.get(kind, (0, 0))
         higher = skips and began > RISE * (level_kept if times else self._highest)
@@ -277,7 +303,6 @@ class History:
             level,
         )
         self.intervals += 1
-        self._rose = False
         self._quiet = 0 if grew or higher else self._quiet + 1
         if new:
             self._kinds[kind] = max(began, level_kept), times + 1
@@ -286,17 +311,19 @@ class History:
         begins = (
             not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
         )
-        whole = self._begins and not self._read
+        whole = self._begins and (not self._read or self._before is not None)
         if self.folds and not new:
             if self._is_wanted():
                 notes = self._snapshot()["device_traces"][self._journal.device]
                 self._show(notes, self._sites.of(notes))
+            self._drop_parts()
             self._forget(counts)
             self._repeated = (kind, whole_pieces) if follows else (None, ())
             for piece in self._repeated[1]:
                 piece.repeats += 1
         elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
+            self._join_parts()
             self._repeated = (
                 (kind, [pieces[-1] for pieces in self._pieces.values()]) if whole else (None, ())
             )
@@ -305,6 +332,28 @@ class History:
             self._repeated, self._begins = (None, ()), False
         self.folds = self.folds or begins
         return met
+
+    def _kept_so_far(self) -> _KeptBefore:
+        pieces = {device: len(pieces) for device, pieces in self._pieces.items()}
+        kept, live = self._kept.copy(), dict(self._live)
+        return _KeptBefore(pieces, kept, live, len(self._marks), self._record)
+
+    def _drop_parts(self) -> None:
+        """Let go of what was read in the midst of an interval that is not kept."""
+        if self._before is not None:
+            lengths, self._kept, self._live, marks, self._record = self._before
+            self._pieces = {device: self._pieces[device][:end] for device, end in lengths.items()}
+            self._new_marks[:0] = self._marks[marks:]
+            del self._marks[marks:]
+        self._before = self._kept_so_far()
+
+    def _join_parts(self) -> None:
+        """Make one piece of what was read in the midst of an interval that is kept, and the rest."""
+        if self._before is not None:
+            for device, pieces in self._pieces.items():
+                begin = self._before.pieces.get(device, 0)
+                pieces[begin:] = [functools.reduce(_Piece.followed_by, pieces[begin:])]
+        self._before = self._kept_so_far()
 
     def _is_wanted(self) -> bool:
         return self.reader is not None and self.reader.waits
@@ -324,7 +373,7 @@ class History:
         self._begins = at_rest
         self._clear()
         self._sites.forget()
-        self._journal.forget()
+        self._journal.forget(at_rest)
         if len(self._marks) < MOST_MARKS:
             self._marks += [mark for mark in self._new_marks if mark.kind in _LASTING]
         self._new_marks.clear()
@@ -337,7 +386,6 @@ class History:
 
         Else torch keeps its notes, up to `SLICE`.
         """
-        self._rose = not at_rest and (self._rose or risen(self._peaks, peaks))
         snapshot = self._snapshot()
         self._marks += self._new_marks
         self._new_marks.clear()
@@ -354,8 +402,8 @@ class History:
         if at_rest or self.untaken(counts) > SLICE:
             self._forget(counts, at_rest)
         if at_rest:
-            self._journal.awaited.clear()
-        self._peaks = self._record = dict(peaks)
+            self._peaks = dict(peaks)
+        self._record = dict(peaks)
 
     def _keep(
         self,
@@ -382,6 +430,7 @@ class History:
         start = live  # notes that go on miss nothing
         journal = self._journal if device == self._journal.device else None
         awaited = journal.awaited if journal is not None else set()
+        ended = journal.ended if journal is not None else set()
         if not begin:
             start = _undone(noted, allocated)
             start.update(journal.at_first() if journal is not None else {})
@@ -392,15 +441,14 @@ class History:
         unnoted = sum(entry[0] == "alloc" for entry in missed)
         numbers, of = [number - 1] * unnoted, [0] * unnoted
         of_sites = iter(sites[before:])
-        over: set[int | None] = set()  # of what torch says here, and not where it was
         for entry in noted:
             action, address, size, _ = entry
             if action != "alloc":
-                if address not in over:
+                if address not in ended:
                     entries.append(entry)
                 continue
             site = next(of_sites)
-            over.discard(address)
+            ended.discard(address)
             if address in awaited:
                 # the script got it from a skipped call, in whose place it was allocated
                 awaited.discard(address)
@@ -411,7 +459,7 @@ class History:
                 new_entries, new_sites = [entry], [site]
             else:
                 new_entries, new_sites = skipped.noted()
-                over |= {address, *skipped.gradients.values()}
+                ended |= {address, *skipped.gradients.values()}
                 awaited.update(skipped.got.values())
             entries += new_entries
             numbers += [number] * len(new_sites)
@@ -435,6 +483,7 @@ class History:
         """Keep of pieces that hold no peak, and reserve no more, what outlives them; neighbours
         become one.
         """
+        self._before = None
         first, *pieces = self._pieces[device]
         holders = list({name: piece for piece in pieces for name in piece.record}.values())
         room = RESERVING
@@ -447,9 +496,9 @@ class History:
             if piece in holders:
                 short.append(piece)
             elif short[-1] is first or short[-1] in holders:
-                short.append(_Piece([], [], [], piece.served_count).joined(piece))
+                short.append(_Piece([], [], [], piece.served_count).shortened_with(piece))
             else:
-                short[-1] = short[-1].joined(piece)
+                short[-1] = short[-1].shortened_with(piece)
         self._pieces[device] = short
         self._kept[device] = sum(len(piece.numbers) for piece in short)
 
@@ -457,7 +506,7 @@ class History:
         """Add an allocation that the script did not make, after the last that was kept; return what
         `drop` takes.
         """
-        piece = self._pieces[device][-1]
+        self._before, piece = None, self._pieces[device][-1]
         entry = "alloc", _NOWHERE + piece.served_count, size, 0
         piece.entries.append(entry)
         piece.numbers.append(piece.served_count)
@@ -467,6 +516,7 @@ class History:
 
     def drop(self, device: int, added: tuple[int, int, int]) -> None:
         """Free what was added."""
+        self._before = None
         self._pieces[device][-1].entries += [(action, *added) for action in _FREED]
 
     # -- what a trace says of it -------------------------------------------------------------------

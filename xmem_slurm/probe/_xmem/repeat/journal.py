@@ -94,7 +94,9 @@ class Journal:
         self.read = 0
         """How many of those since torch last forgot were read."""
         self.awaited: set[int] = set()
-        """Addresses of blocks that stand in the trace before torch's own notes tell of them."""
+        """Addresses of blocks that stand in the trace before torch's own notes tell of them..."""
+        self.ended: set[int] = set()
+        """...and of those that end there before."""
         self.device: int | None = None
         """The number of that device, once there is one."""
         self.gives = False
@@ -187,8 +189,13 @@ class Journal:
             return skipped
         return None
 
-    def forget(self) -> None:
-        """Torch has forgotten its notes."""
+    def forget(self, at_rest: bool) -> None:
+        """Torch has forgotten its notes; where nobody allocates it had told of all that stands in
+        the trace.
+        """
+        if at_rest:
+            self.awaited.clear()
+            self.ended.clear()
         self._since.clear()
         self.read = 0
 
