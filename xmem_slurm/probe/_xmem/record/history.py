@@ -348,7 +348,7 @@ class History:
         self._before = self._kept_so_far()
 
     def _join_parts(self) -> None:
-        """Make one piece of what was read in the midst of an interval that is kept, and the rest."""
+        """Make one piece of what was read in the midst of an interval that is kept, and its end."""
         if self._before is not None:
             for device, pieces in self._pieces.items():
                 begin = self._before.pieces.get(device, 0)
