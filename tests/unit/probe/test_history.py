@@ -128,10 +128,12 @@ def test_intervals_in_which_more_was_reserved_stay_when_a_trace_is_shortened(
     ] == [0, 1, 3, 6, 7]
 
 
-def steps_seen(history: ModuleType, looks: bool) -> list[tuple[str, int]]:
+def steps_seen(
+    history: ModuleType, *, looks: bool = False, emptied: int | None = None
+) -> list[tuple[str, int]]:
     """Return the actions and addresses that are kept of steps, each of which allocates two blocks
     and frees them, but the first and the sixth, whose blocks stay; whether the notes are looked at
-    after each allocation."""
+    after each allocation, and after which step the cache is emptied."""
     kept = history.History(
         NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
     )
@@ -147,7 +149,7 @@ def steps_seen(history: ModuleType, looks: bool) -> list[tuple[str, int]]:
         return {"device_traces": [notes], "segments": [segment], "allocator_settings": settings}
 
     kept._snapshot, kept._clear = snapshot, notes.clear
-    served, peak = 0, 0
+    served, peak, segments = 0, 0, 0
     for step in range(10):
         lasts = step in (0, 6)
         for address in (64 * step, 64 * step + 32) if lasts else (2048, 2560):
@@ -160,7 +162,10 @@ def steps_seen(history: ModuleType, looks: bool) -> list[tuple[str, int]]:
         for address in () if lasts else (2048, 2560):
             notes += freed(address)
             alive.remove(address)
-        totals = {0: (served, 64 * served, 64 * served, 64 * (served - len(alive)))}
+        if step == emptied:
+            notes.append(note("segment_free", 4096))
+            segments += 1
+        totals = {0: (served, 64 * served, 64 * served, 64 * (served - len(alive)), segments)}
         kept.boundary([served], totals, {0: {"allocated_bytes": peak}}, 64 * len(alive))
     columns = kept.columns(0)
     assert len(kept.sites(0)) == columns["action"].count("alloc")
@@ -172,6 +177,15 @@ def test_when_the_trace_is_written_does_not_show_in_it(
 ) -> None:
     """Another thread writes it, in the midst of whatever step."""
     monkeypatch.setattr(history, "QUIET", 2)
-    never, often = (steps_seen(history, looks) for looks in (False, True))
+    never, often = (steps_seen(history, looks=looks) for looks in (False, True))
     assert often == never
     assert "left_out" in dict(never)
+
+
+def test_a_step_that_empties_the_cache_is_kept(
+    history: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those after it find another cache, which no count of what was asked for tells."""
+    monkeypatch.setattr(history, "QUIET", 2)
+    assert ("segment_free", 4096) not in steps_seen(history)
+    assert ("segment_free", 4096) in steps_seen(history, emptied=8)

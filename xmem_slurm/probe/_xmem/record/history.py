@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from _xmem.repeat.calls import Calls
     from _xmem.repeat.journal import Journal
 
-    IntervalKind = tuple[tuple[int, ...], ...]
+    Requests = tuple[tuple[int, ...], ...]
     """How much each device served in an interval."""
+    IntervalKind = tuple[Requests, bool]
+    """That, and whether the cache was emptied."""
 
 QUIET = 8
 """After so many intervals without a new peak, or..."""
@@ -195,7 +197,7 @@ class History:
         self._new_marks: list[_HistoryMark] = []  # those since the last boundary
         # kind: (the highest level that one was kept from, how many were kept)
         self._kinds: dict[IntervalKind, tuple[int, int]] = {}
-        self._requests_met: set[IntervalKind] = set()
+        self._requests_met: set[Requests] = set()
         # kinds of which one was kept whole: all that was noted from its begin to its end
         self._whole: set[IntervalKind] = set()
         # the kind of the last interval, if it was kept whole or like that; and that one
@@ -273,19 +275,20 @@ class History:
 
         `totals` are the running totals of each device (`Served.totals`), which tell kinds of
         intervals apart: where as much is asked for, the blocks that are given may still be others,
-        and as large as they happen to be. `peaks` are its peaks so far, `level` what is allocated
-        now. Where calls are skipped, which blocks are given is not known here, and one is new where
-        it began at a higher level than those of its kind that were kept, or than all where its kind
-        is not known, as where an evaluation keeps what it is given: torch's own peaks have nothing
-        of these.
+        and as large as they happen to be; and one that empties the cache leaves another one to
+        those after it. `peaks` are its peaks so far, `level` what is allocated now. Where calls are
+        skipped, which blocks are given is not known here, and one is new where it began at a higher
+        level than those of its kind that were kept, or than all where its kind is not known, as
+        where an evaluation keeps what it is given: torch's own peaks have nothing of these.
         """
-        kind = tuple(
+        served = tuple(
             tuple(after - before for after, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
             for device, total in totals.items()
         )
-        requests = tuple((allocations, requested) for allocations, _, requested, _ in kind)
+        requests = tuple((allocations, requested) for allocations, _, requested, *_ in served)
         skips = self._journal.numbers > 0
-        kind = requests if skips else kind
+        emptied = any(segments for *_, segments in served)
+        kind = (requests if skips else tuple(counts[:-1] for counts in served)), emptied
         met = requests in self._requests_met
         grew = risen(self._peaks, peaks)
         began = self._level

@@ -25,6 +25,7 @@ _TOTALS = (
     ("allocated_bytes", "allocated"),
     ("requested_bytes", "allocated"),
     ("allocated_bytes", "freed"),
+    ("segment", "freed"),
 )
 
 
@@ -54,7 +55,7 @@ class Served:
         """Bytes that were allocated then, on all of them."""
         self.torch_peaks, self.peaks, self.totals = {}, {}, {}
         """By device: {peak: bytes}, torch's own and with what was skipped; (allocations, bytes,
-        requested bytes, freed bytes) so far, with that, too."""
+        requested bytes, freed bytes, segments given back) so far, with that, too."""
 
     def begin(self, torch: ModuleType) -> None:
         """CUDA is in use from now on."""
@@ -79,7 +80,7 @@ class Served:
             counts.append(self.totals[device][0] + self._forgotten.get(device, 0))
             allocated += stats["allocated_bytes"]["all"]["current"]
             if device == skipped.device and skipped.peak:
-                totals = zip(self.totals[device], skipped.totals)  # noqa: B905 - since Python 3.10
+                totals = zip(self.totals[device], (*skipped.totals, 0))  # noqa: B905 - since Python 3.10
                 self.totals[device] = tuple(one + of_skipped for one, of_skipped in totals)
                 self.peaks[device] = {
                     name: peak if name == "reserved_bytes" else max(peak, skipped.peak)
