@@ -53,6 +53,31 @@ def step():
     optimizer.zero_grad()
 """
 
+# -- what is not imported --------------------------------------------------------------------------
+
+
+def test_torch_s_compiler_is_imported_where_something_is_compiled(cold: Run) -> None:
+    """Not where an optimizer is made or makes a step; then what torch has changed for it is its
+    own."""
+    ran = cold(
+        TRAIN
+        + """
+from torch.utils.checkpoint import checkpoint
+step()
+checkpoint(model, torch.randn(32, 256, device="cuda"), use_reentrant=False).sum().backward()
+assert torch.is_grad_enabled() and "torch._dynamo" not in sys.modules
+wrappers = [optimizer.add_param_group, optimizer.step.__func__.__wrapped__.__wrapped__, checkpoint]
+def torch_s_own():
+    return [each.__code__.co_filename.startswith(os.path.dirname(torch.__file__)) for each in wrappers]
+assert not any(torch_s_own())
+import torch._dynamo
+step()
+assert all(torch_s_own())
+"""
+    )
+    assert (ran.returncode, ran.stderr, ran.trace.steps) == (0, "", 2)
+
+
 # -- how a process ends ----------------------------------------------------------------------------
 
 ENDS = {

@@ -191,6 +191,7 @@ def test_a_module_that_imports_torch_itself_is_waited_for(
 
 def test_every_row_says_where_its_name_is_defined(patches: ModuleType) -> None:
     rows = [
+        *patches.FIRST,
         *patches.DEVICE,
         *patches.CPU,
         *patches.OFFLINE,

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from _xmem import doubts, patches, plots
+from _xmem.dynamo import Dynamo
 from _xmem.offline import weights
 from _xmem.offline.downloads import Downloads
 from _xmem.process import alive, description, ends, stand_ins, times
@@ -67,8 +68,11 @@ class ProbeEngine:
     # -- what each engine has of its own -----------------------------------------------------------
 
     def before_torch(self, folder: str) -> None:
-        """Be ready for the torch in `folder`, which is about to be imported."""
-        raise NotImplementedError
+        """Be ready for the torch in `folder`, of a build that is known, which is about to be
+        imported.
+        """
+        patches.apply(patches.FIRST, {"dynamo": Dynamo()}, self._build.torch)
+        self.write("importing")
 
     def _parts(self) -> dict[str, Any]:
         """Return what hooks in, by the names of `patches`."""

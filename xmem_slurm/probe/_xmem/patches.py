@@ -26,6 +26,8 @@ VALUES = "values-unknown"
 SITES = "sites-unknown"
 ESSENTIAL = None
 """In place of a code: without this nothing can be recorded."""
+NO_MATTER = ""
+"""In place of a code: without this a dry run takes longer."""
 
 
 class Patch(NamedTuple):
@@ -120,7 +122,8 @@ def _missing(row: Patch) -> None:
         raise CannotRecordError(
             "this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source)
         )
-    doubts.note(row.doubt, "no %s in this release" % (row,))
+    if row.doubt != NO_MATTER:
+        doubts.note(row.doubt, "no %s in this release" % (row,))
 
 
 def _owner(row: Patch) -> Any:
@@ -406,6 +409,15 @@ _REPEATS = (
     *_rows("torch.autograd.profiler", "_is_profiler_enabled", "ranges"),
     *_rows("torch.autograd.profiler:record_function", "__enter__", "ranges.opened"),
 )
+
+FIRST = tuple(
+    row._replace(doubt=NO_MATTER, late=True)
+    for row in (
+        *_rows("torch._compile", "_disable_dynamo", "dynamo.disabled"),
+        *_rows("torch.optim.optimizer", "_use_grad_for_differentiable", "dynamo.stepping"),
+    )
+)
+"""Before torch is imported."""
 
 DEVICE = (
     *_rows(

@@ -79,7 +79,7 @@ class Profiler(ProbeEngine):
                 self._map_stand_ins(folder)
             except Exception as error:
                 self.give_up(str(error))
-        self.write("importing")
+        super().before_torch(folder)
 
     def _parts(self) -> dict[str, Any]:
         torch, environ = self._torch, self._environ

@@ -126,7 +126,7 @@ class Recorder(ProbeEngine):
         except Exception as error:
             self.give_up(str(error))
         self._choose_allocator()
-        self.write("importing")
+        super().before_torch(folder)
 
     def _choose_allocator(self) -> None:
         """Take torch's own allocator in place of CUDA's, which it cannot record; the trace says
