@@ -314,7 +314,7 @@ class History:
         begins = (
             not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
         )
-        whole = self._begins and (not self._read or self._before is not None)
+        begun, in_parts = self._begins, bool(self._read)
         if self.folds and not new:
             if self._is_wanted():
                 notes = self._snapshot()["device_traces"][self._journal.device]
@@ -326,7 +326,7 @@ class History:
                 piece.repeats += 1
         elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
-            self._join_parts()
+            whole = begun and (self._joined() or not in_parts)
             self._repeated = (
                 (kind, [pieces[-1] for pieces in self._pieces.values()]) if whole else (None, ())
             )
@@ -350,13 +350,17 @@ class History:
             del self._marks[marks:]
         self._before = self._kept_so_far()
 
-    def _join_parts(self) -> None:
-        """Make one piece of what was read in the midst of an interval that is kept, and its end."""
-        if self._before is not None:
+    def _joined(self) -> bool:
+        """Make one piece of what was read in the midst of an interval that is kept, and its end;
+        return whether that could be told from what was before.
+        """
+        before = self._before
+        if before is not None:
             for device, pieces in self._pieces.items():
-                begin = self._before.pieces.get(device, 0)
+                begin = before.pieces.get(device, 0)
                 pieces[begin:] = [functools.reduce(_Piece.followed_by, pieces[begin:])]
         self._before = self._kept_so_far()
+        return before is not None
 
     def _is_wanted(self) -> bool:
         return self.reader is not None and self.reader.waits
