@@ -296,7 +296,8 @@ class History:
         higher = skips and began > RISE * (level_kept if times else self._highest)
         repeated, whole_pieces = self._repeated
         follows = kind == repeated
-        has_room = max(map(self.allocations, self.devices()), default=0) < ROOM
+        kept = self._kept if self._before is None else self._before.allocations
+        has_room = max(kept.values(), default=0) < ROOM
         once_more = skips and times < (AGAIN_MANY if has_room else AGAIN)
         again = not follows and times and (kind not in self._whole or once_more)
         new = grew or higher or again or (not times and (has_room or len(self._kinds) < KINDS))
