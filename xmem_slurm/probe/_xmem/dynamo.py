@@ -47,7 +47,9 @@ class Dynamo:
         return marked
 
     def _until_there(self, function: Any, plain: CodeType) -> Any:
-        """Have a function do as `plain` says, which is code for the same variables around it."""
+        """Have a function do as `plain` says, which is code for the same variables around it; one
+        of another form, as another release may have, stays as it is.
+        """
         code = getattr(function, "__code__", None)  # the partial of a decorator has none
         if code is not None and code.co_freevars == plain.co_freevars and not self._is_there:
             self._put_off.append((function, code))
@@ -62,7 +64,7 @@ class Dynamo:
 
 
 def _plain_call(fn: Function, recursive: bool) -> CodeType:
-    """Return code in the place of `inner` (torch/_compile.py, torch 2.4 to 2.14)."""
+    """Return code in the place of `inner` (torch/_compile.py, torch 2.11 to 2.14)."""
 
     def inner(*args: Any, **kwargs: Any) -> Any:
         _ = recursive  # one of the variables that it has around it
@@ -72,7 +74,7 @@ def _plain_call(fn: Function, recursive: bool) -> CodeType:
 
 
 def _plain_step(func: Function) -> CodeType:
-    """Return code in the place of `_use_grad` (torch/optim/optimizer.py, torch 2.4 to 2.14), among
+    """Return code in the place of `_use_grad` (torch/optim/optimizer.py, torch 2.11 to 2.14), among
     whose globals it runs.
     """
 
