@@ -132,8 +132,10 @@ def steps_seen(
     history: ModuleType, *, looks: bool = False, emptied: int | None = None
 ) -> list[tuple[str, int]]:
     """Return the actions and addresses that are kept of steps, each of which allocates two blocks
-    and frees them, but the first and the seventh, whose blocks stay; whether the notes are looked at
-    after each allocation, and after which step the cache is emptied."""
+    and frees them, but the first and the seventh, whose blocks stay.
+
+    `looks`: whether the notes are looked at after each allocation; `emptied`: after which step the
+    cache is emptied."""
     kept = history.History(
         NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
     )
