@@ -340,7 +340,7 @@ def read(folder: Path) -> list[trace.Trace]:
         NoEstimate: one of them is none, or all together are too large.
     """
     allowance = untrusted.Allowance()
-    traces = [trace_file.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
+    traces = [_trace_of(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
     for file in sorted(folder.glob(f"*{recording.SUFFIX}")):
         profile = recording.read(file, allowance)
         try:
@@ -350,6 +350,15 @@ def read(folder: Path) -> list[trace.Trace]:
                 f"{file}: not a profile of this program's ({type(error).__name__})"
             ) from error
     return traces
+
+
+def _trace_of(file: Path, allowance: untrusted.Allowance) -> trace.Trace:
+    """Read a trace. One whose process was killed says of its end only when it was last written; the
+    file's own time is nearer.
+    """
+    read_trace = trace_file.read(file, allowance)
+    first, last = read_trace.lived
+    return replace(read_trace, lived=(first, max(last, file.stat().st_mtime)))
 
 
 def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, str]:

@@ -296,7 +296,7 @@ def test_actors_of_ray_that_share_a_gpu_are_added_up(
     environ["PATH"] = os.pathsep.join([str(job_python.parent), environ["PATH"]])
     environ |= {"PYTHONPATH": str(site), "HOME": str(tmp_path)}
     done = accounts.run("sbatch", "--xmem-verbose", "job.sh", cwd=tmp_path, **environ)
-    assert "processes that ran at once on one GPU are added up" in done.stderr
+    assert "processes that ran at once on one GPU are added up" in done.stderr, done.stderr
     number = done.stdout.removeprefix("Submitted batch job ").strip()
     assert "gres:gpu:l4:1" in accounts.run("scontrol", "show", "job", number).stdout
     accounts.run("scancel", number)

@@ -18,6 +18,7 @@ from tests.harness.probe import HANG_SECONDS, Run
 from tests.harness.rotation import some_each_time
 from tests.harness.warm import TICK
 from xmem_slurm.allocator.replay import replay
+from xmem_slurm.dryrun import runner
 from xmem_slurm.trace import Category, Op, Trace
 
 pytestmark = pytest.mark.torch
@@ -540,6 +541,27 @@ def test_what_is_on_the_gpu_is_in_the_trace_soon(run: Run, before: str) -> None:
         f"import os, signal, time, torch\n{before}\nx = torch.ones(5 << 20).cuda()\n{KILLED}"
     ).used
     assert (trace.state, trace.allocations[0].size) == ("running", 20 << 20)
+
+
+OUTLIVES = """
+import glob, gzip, json, os, signal, time, torch
+held = torch.ones(5 << 20).cuda()
+while True:
+    time.sleep(0.05)
+    for file in glob.glob(os.environ["XMEM_TRACE_DIR"] + "/*.json.gz"):
+        touched, (_, written) = os.stat(file).st_mtime, json.load(gzip.open(file))["lived"]
+        if touched > written + 0.5:
+            print(json.dumps(written), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_was_on_its_gpu_until_then(run: Run, tmp_path: Path) -> None:
+    """Not only until its trace was written: what begins between runs beside it."""
+    written = run(OUTLIVES).out
+    (trace,) = runner.read(tmp_path / "traces")
+    assert trace.state == "running"
+    assert trace.lived[1] > written + 0.5
 
 
 METER = """

@@ -61,8 +61,9 @@ CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
 PASSES = ("backward", "backward_end")
 """Marks of each step."""
-LOOK_SECONDS = 0.25
-"""How often the thread looks that watches: limits are passed by so much at the most."""
+FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.01, 0.25
+"""How often the thread looks that watches, at first and later: limits are passed by so much at the
+most, and a process that is killed sooner leaves no trace."""
 MOST_ALLOCATIONS = 300_000
 """A trace that is longer, shortened as it is (`record/history`), is of no more use: the process
 ends there."""
@@ -101,7 +102,7 @@ class Recorder(ProbeEngine):
 
     def _begin(self) -> None:
         super()._begin()
-        self._started = time.monotonic()
+        self._started = time.time()
         self._backwards = self._unstepped = False
         self._within, self._counting = 0, Counting(self._journal)
         self._sites = Sites(self._journal)
@@ -216,7 +217,7 @@ class Recorder(ProbeEngine):
         with self._lock:
             self._allocator.begin(self._torch)
             self._garbage.watch(self._allocator.current)
-            self._started = time.monotonic()
+            self._started = time.time()
         if self._ends and "calls" not in self._away:
             self._calls.begin()
             self._history.reader = self._calls
@@ -388,17 +389,19 @@ class Recorder(ProbeEngine):
 
     def _watch(self) -> None:
         """Write the trace as soon as GPU memory is used, then more and more seldom; the last time
-        as the budget ends.
+        as the budget ends. Between, say that the process lives (`_say_alive`).
 
         The script's own thread may not let go of the interpreter for minutes: what is not written
         by then is lost.
         """
-        pid, due = os.getpid(), float("inf")
+        pid, due, pause = os.getpid(), float("inf"), FIRST_LOOK_SECONDS
         began: float | None = None
         while not self._finished and os.getpid() == pid:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            pause = min(LOOK_SECONDS, 2 * pause)
             # the script changes what is looked at meanwhile: the next look is due
             with contextlib.suppress(Exception):
+                self._say_alive(pause)
                 counts, moment = self._allocator.look(), time.monotonic()
                 if began is None and any(counts):
                     began = due = moment
@@ -415,6 +418,18 @@ class Recorder(ProbeEngine):
                 elif self._ends and self._history.untaken(counts) > SLICE:
                     with self._lock:
                         self._history.take(counts, self._allocator.peaks)
+
+    def _say_alive(self, seconds: float) -> None:
+        """Give what was written the time of the next look: a process that is killed before was on
+        its GPU until then (`read` in xmem_slurm/dryrun/runner.py), and what ran beside it adds up.
+        """
+        until = time.time() + seconds
+        for device in self._history.devices():
+            with contextlib.suppress(OSError):  # not written yet
+                os.utime(self._file_of(device), (until, until))
+
+    def _file_of(self, device: int) -> str:
+        return "%s-%d.json.gz" % (self._file, device)
 
     @property
     def _ends(self) -> bool:
@@ -490,9 +505,7 @@ class Recorder(ProbeEngine):
                 # adds to the environment's
                 self._settings.setdefault(self._history.settings, self._history.settings)
             for device in self._history.devices():
-                description.write(
-                    "%s-%d.json.gz" % (self._file, device), self._trace(state, device)
-                )
+                description.write(self._file_of(device), self._trace(state, device))
 
     def _trace(self, state: str, device: int) -> dict[str, Any]:
         """Return the trace of one device (form: xmem_slurm/trace.py)."""
@@ -522,7 +535,7 @@ class Recorder(ProbeEngine):
             "pid": self._pid,
             "device": device,
             "place": stand_ins.place(device),
-            "lived": [self._started, time.monotonic()],
+            "lived": [self._started, time.time()],
             "events": self._history.columns(device),
             "sites": self._sites.columns(self._history.sites(device)),
             "marks": self._history.marks(device),
