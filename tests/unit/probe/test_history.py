@@ -104,7 +104,8 @@ def test_intervals_in_which_more_was_reserved_stay_when_a_trace_is_shortened(
     history: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MOST", 6)
-    monkeypatch.setattr(history, "RESERVING", 2)
+    monkeypatch.setattr(history, "RESERVING", 4)
+    monkeypatch.setattr(history, "SLICE", 0)
     kept = history.History(
         NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
     )
@@ -117,25 +118,30 @@ def test_intervals_in_which_more_was_reserved_stay_when_a_trace_is_shortened(
     kept._snapshot, kept._clear = snapshot, lambda: None
     reserved = (1, 2, 2, 3, 4, 4, 5, 5)
     for interval, peak in enumerate(reserved):
-        notes = [*taken(interval), *freed(interval)]
-        kept.take([interval + 1], {0: {"reserved_bytes": peak}}, at_rest=True)
+        notes, served = [*taken(interval), *freed(interval)], interval + 1
+        totals = {0: (served, 64 * served, 64 * served, 64 * served, 0)}
+        kept.boundary([served], totals, {0: {"reserved_bytes": peak}}, 0)
     columns = kept.columns(0)
-    # the first, those in which it rose as far as there is room, the last in which it did
+    # the first, the last in which it rose, those before as far as there is room; the newest
     assert [
         address
         for action, address in zip(columns["action"], columns["address"], strict=True)
         if action == "alloc"
-    ] == [0, 1, 3, 6, 7]
+    ] == [0, 3, 4, 6, 7]
 
 
 def steps_seen(
-    history: ModuleType, *, looks: bool = False, emptied: int | None = None
+    history: ModuleType,
+    *,
+    looks: bool = False,
+    large: int | None = None,
+    emptied: int | None = None,
 ) -> list[tuple[str, int]]:
     """Return the actions and addresses that are kept of steps, each of which allocates two blocks
     and frees them, but the first and the seventh, whose blocks stay.
 
-    `looks`: whether the notes are looked at after each allocation; `emptied`: after which step the
-    cache is emptied."""
+    `looks`: whether the notes are looked at after each allocation; `large`: which step allocates
+    two more, with a look after each; `emptied`: after which the cache is emptied."""
     kept = history.History(
         NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal()
     )
@@ -154,14 +160,17 @@ def steps_seen(
     served, peak, segments = 0, 0, 0
     for step in range(10):
         lasts = step in (0, 6)
-        for address in (64 * step, 64 * step + 32) if lasts else (2048, 2560):
+        addresses = (64 * step, 64 * step + 32) if lasts else (2048, 2560)
+        if step == large:
+            addresses += (3072, 3584)
+        for address in addresses:
             notes += taken(address)
             alive.append(address)
             served, peak = served + 1, max(peak, 64 * len(alive))
-            if looks:
+            if looks or step == large:
                 kept.mark("backward", [served], 0.0)
                 kept.take([served], {0: {"allocated_bytes": peak}})
-        for address in () if lasts else (2048, 2560):
+        for address in () if lasts else addresses:
             notes += freed(address)
             alive.remove(address)
         if step == emptied:
@@ -182,6 +191,15 @@ def test_when_the_trace_is_written_does_not_show_in_it(
     never, often = (steps_seen(history, looks=looks) for looks in (False, True))
     assert often == never
     assert "left_out" in dict(never)
+
+
+def test_an_interval_that_was_cut_stays_when_the_next_is_left_out(
+    history: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has more allocations than torch's notes may hold, and the peak."""
+    monkeypatch.setattr(history, "QUIET", 2)
+    monkeypatch.setattr(history, "SLICE", 2)
+    assert ("alloc", 3584) in steps_seen(history, large=7)
 
 
 def test_a_step_that_empties_the_cache_is_kept(

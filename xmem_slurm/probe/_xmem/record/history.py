@@ -62,10 +62,10 @@ not so."""
 MOST = 40_000
 """Allocations, above which the trace is shortened, as the search for what is needed takes a second
 for so many: of intervals other than the first, those that hold a peak..."""
-RESERVING = MOST // 2
-"""...and, up to so many, those in which more was reserved, only what outlives them is kept. What
-grows later, a cache of keys and values, finds its room in the segments of these: a replay without
-them would reserve it all anew."""
+RESERVING = 2 * MOST
+"""...and, up to so many with these, those in which more was reserved, the last before others, only
+what outlives them is kept. What grows later, a cache of keys and values, finds its room in the
+segments that they left."""
 SLICE = 50_000
 """Allocations after which an interval is cut wherever it is, so that torch's notes do not fill the
 host's memory."""
@@ -327,11 +327,13 @@ class History:
                 piece.repeats += 1
         elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
-            whole = begun and (self._joined() or not in_parts)
+            joined = self._join_parts() or not in_parts
+            whole = not self._shorten() and begun and joined
             self._repeated = (
                 (kind, [pieces[-1] for pieces in self._pieces.values()]) if whole else (None, ())
             )
             self._whole |= {kind} if whole else set()
+            self._before = self._kept_so_far()
         else:
             self._repeated, self._begins = (None, ()), False
         self.folds = self.folds or begins
@@ -351,7 +353,7 @@ class History:
             del self._marks[marks:]
         self._before = self._kept_so_far()
 
-    def _joined(self) -> bool:
+    def _join_parts(self) -> bool:
         """Make one piece of what was read in the midst of an interval that is kept, and its end;
         return whether that could be told from what was before.
         """
@@ -360,7 +362,6 @@ class History:
             for device, pieces in self._pieces.items():
                 begin = before.pieces.get(device, 0)
                 pieces[begin:] = [functools.reduce(_Piece.followed_by, pieces[begin:])]
-        self._before = self._kept_so_far()
         return before is not None
 
     def _is_wanted(self) -> bool:
@@ -407,11 +408,19 @@ class History:
                 self._keep(device, notes, sites, allocated, record)
                 if at_rest and self._is_wanted() and device == self._journal.device:
                     self._show(notes, sites)
-        if at_rest or self.untaken(counts) > SLICE:
+        cut = not at_rest and self.untaken(counts) > SLICE
+        if at_rest or cut:
             self._forget(counts, at_rest)
+        if cut and self._shorten():
+            self._before = None
         if at_rest:
             self._peaks = dict(peaks)
         self._record = dict(peaks)
+
+    def end(self) -> None:
+        """Nothing more comes: what is kept becomes what the trace has of it."""
+        self._join_parts()
+        self._shorten()
 
     def _keep(
         self,
@@ -452,7 +461,7 @@ class History:
         for entry in noted:
             action, address, size, _ = entry
             if action != "alloc":
-                if address not in ended:
+                if address not in ended or action not in _FREED:
                     entries.append(entry)
                 continue
             site = next(of_sites)
@@ -480,25 +489,30 @@ class History:
         )
         self._kept[device] += len(numbers)
         self._live[device] = _after(start, entries)
-        if self._may_fold and self.allocations(device) > MOST:
-            self._shorten(device)
 
     def allocations(self, device: int) -> int:
         """Return how many allocations of a device are kept."""
         return self._kept[device]
 
-    def _shorten(self, device: int) -> None:
+    def _shorten(self) -> bool:
+        """Shorten what is kept of devices of which that is too much; return whether any was."""
+        long = [device for device, kept in self._kept.items() if self._may_fold and kept > MOST]
+        for device in long:
+            self._shorten_of(device)
+        return bool(long)
+
+    def _shorten_of(self, device: int) -> None:
         """Keep of pieces that hold no peak, and reserve no more, what outlives them; neighbours
         become one.
         """
-        self._before = None
         first, *pieces = self._pieces[device]
-        holders = list({name: piece for piece in pieces for name in piece.record}.values())
-        room = RESERVING
-        for piece in pieces:
-            if "reserved_bytes" in piece.record and len(piece.numbers) <= room:
+        holders = set({name: piece for piece in pieces for name in piece.record}.values())
+        room = RESERVING - sum(len(piece.numbers) for piece in (first, *holders))
+        for piece in reversed(pieces):
+            reserves = "reserved_bytes" in piece.record and piece not in holders
+            if reserves and len(piece.numbers) <= room:
                 room -= len(piece.numbers)
-                holders.append(piece)
+                holders.add(piece)
         short = [first]
         for piece in pieces:
             if piece in holders:

@@ -504,6 +504,8 @@ class Recorder(ProbeEngine):
                 self._history.take(self._allocator.look(), self._allocator.peaks)
                 # adds to the environment's
                 self._settings.setdefault(self._history.settings, self._history.settings)
+                if state != "running":
+                    self._history.end()
             for device in self._history.devices():
                 description.write(self._file_of(device), self._trace(state, device))
 
