@@ -381,11 +381,15 @@ class _Tending:
             "spent_seconds": self.progress.spent_seconds,
             "cpu_seconds": self.progress.cpu_seconds,
             "peak_memory_bytes": self.peak,
-            "disturbed": None if stopped is not None else self._disturbed(),
+            "disturbed": self._disturbed(stopped),
         }
 
-    def _disturbed(self) -> str | None:
+    def _disturbed(self, stopped: str | None) -> str | None:
         """Say what of this machine's may have ended it, or come in its way."""
+        if stopped == "memory" and self.unseen.may_be_others:
+            return "shared memory grew on this machine, which may be that of others"
+        if stopped is not None:
+            return None
         if self.root.layers is not None:
             disk = os.fstatvfs(self.root.layers)
             if disk.f_bavail * disk.f_frsize < _FULL_BYTES:

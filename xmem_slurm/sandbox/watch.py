@@ -98,6 +98,9 @@ class Unseen:
         self._most_mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
         self._mappings: dict[int, int] = {}
         """Of each process, as of when it was asked: the longest ago first."""
+        self.may_be_others = False
+        """Whether what `held` last returned has shared memory in it of which nobody says whose it
+        is."""
 
     def held(self, usage: Usage, room: int) -> int:
         """Return it. `room` is how much there may be: what takes long is only asked where that may
@@ -111,9 +114,12 @@ class Unseen:
         if held + len(usage.processes) * self._most_mappings * _MAPPING_BYTES > room:
             held += self._of_mappings(usage.processes)
         grown = max(0, _machine_s_shared() - self._shared_before - usage.shared_bytes)
-        if held + grown > room and any(_ANONYMOUS in _maps(process) for process in usage.processes):
-            held += grown
-        return held
+        self.may_be_others = (
+            grown > 0
+            and held + grown > room
+            and any(_ANONYMOUS in _maps(process) for process in usage.processes)
+        )
+        return held + grown if self.may_be_others else held
 
     def _of_mappings(self, processes: Sequence[int]) -> int:
         """Ask one process how many it has, in turn: of 65,000 it takes 20 ms to list them."""

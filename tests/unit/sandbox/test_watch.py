@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,28 @@ def test_only_the_file_system_that_was_listed_is_asked(monkeypatch: pytest.Monke
     assert 0 < watch.elsewhere([os.getpid()]) <= most
     monkeypatch.setattr(watch, "_in_memory", lambda of: [] if of == "self" else [("0:0", "/")])
     assert watch.elsewhere([os.getpid()]) == 0
+
+
+MAPS = """
+import mmap
+memory = mmap.mmap(-1, 4096)
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("grown", [0, SIZE])
+def test_shared_memory_that_grew_may_be_that_of_others(
+    grown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has one figure of it for the whole machine: what is taken for theirs is said."""
+    machine_s = iter([SIZE, SIZE + grown])
+    monkeypatch.setattr(watch, "_machine_s_shared", lambda: next(machine_s))
+    monkeypatch.setattr(watch, "_sockets", lambda: 0)
+    unseen = watch.Unseen(0)
+    with child(MAPS) as process:
+        step(process, "ready")
+        used = replace(watch.usage(os.getpid()), shared_bytes=0, filters=0, open_files=0)
+        held = unseen.held(used, SIZE - 1)
+    assert unseen.may_be_others is bool(grown)
+    assert held // SIZE == grown // SIZE
