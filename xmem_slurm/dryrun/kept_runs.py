@@ -17,6 +17,9 @@ A dry run is given again only if it would find the same:
   its budget, a second opinion or another kind of GPU may have come too short (`engines`). Only who
   may spend no more than that is given it.
 
+- What Slurm says of the job and changes nothing of it, as its name does, was not asked for, or is
+  as it was.
+
 One that says which lines asked for memory (`order.Origins`) says all that one says that does not,
 and one that was whole all that one says that was over sooner (`DryRunOrder.most_bytes`).
 """
@@ -26,7 +29,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +37,7 @@ from typing import Any
 
 import xmem_slurm
 from xmem_slurm import trace
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import evidence
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.evidence import Evidence
@@ -46,6 +50,7 @@ from xmem_slurm.dryrun.exchange import (
 from xmem_slurm.dryrun.job import CLOCK, Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.runner import LAST_WORDS_SECONDS
+from xmem_slurm.dryrun.shims.slurm_queries import FACTS
 from xmem_slurm.errors import NoEstimate, SlurmError
 from xmem_slurm.slurm import script_files
 from xmem_slurm.state.store import Store, StoredRecord
@@ -57,6 +62,8 @@ SPENT_SHARE = 0.7
 (`course/course`, SHARE)."""
 _RESULT, _FILES, _RESTS_ON = range(3)
 """The parts of a record."""
+_SAID_BY_SLURM = ("SLURM_JOB_NAME", "SLURM_JOB_ACCOUNT", FACTS)
+"""Variables that count where the job may read them."""
 
 Make = Callable[[DryRunOrder], DryRunResult]
 
@@ -87,7 +94,7 @@ def look_up(order: DryRunOrder) -> DryRunResult | None:
         if record is None:
             continue
         try:
-            result = _restored(record, order.budget)
+            result = _restored(record, order)
         except (ValueError, KeyError, TypeError, SlurmError):
             continue
         if result is not None:
@@ -105,7 +112,12 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
     )
     if rests_on is not None:
         spent = result.spent.seconds
-        head = {"made": time.time(), "budget": order.budget.seconds, "spent": spent}
+        head = {
+            "made": time.time(),
+            "budget": order.budget.seconds,
+            "spent": spent,
+            "read": _read_of_slurm(order.job, result, rests_on),
+        }
         # All traces have the same list of files, of thousands: it is kept once.
         bare = result_to_json(_with_files(result, ()))
         STORE.write(
@@ -128,8 +140,25 @@ def named_by(job: Job) -> list[Evidence] | None:
     return [*map(evidence.as_it_is, named), *evidence.made_by_slurm(job.outputs, job.folder)]
 
 
-def _restored(record: StoredRecord, budget: Budget) -> DryRunResult | None:
-    """Return what a record says, if it holds for who may spend so much.
+def _read_of_slurm(
+    job: Job, result: DryRunResult, rests_on: Sequence[Evidence]
+) -> Mapping[str, str]:
+    """Return what Slurm says of the job and this dry run may have read, in the environment or by
+    scontrol or squeue.
+    """
+
+    def names(word: str) -> bool:
+        return word.encode() in job.script or evidence.mentions(rests_on, word.encode())
+
+    asked = isinstance(result.answer, NoEstimate) or any(
+        process_trace.has(Doubt.OWN_SCRIPT) for process_trace in result.answer
+    )
+    all_count = asked or names("squeue")
+    return {name: job.environ.get(name, "") for name in _SAID_BY_SLURM if all_count or names(name)}
+
+
+def _restored(record: StoredRecord, order: DryRunOrder) -> DryRunResult | None:
+    """Return what a record says, if it holds for who orders this and may spend so much.
 
     Raises:
         ValueError, KeyError, TypeError, SlurmError: it cannot be read.
@@ -137,7 +166,9 @@ def _restored(record: StoredRecord, budget: Budget) -> DryRunResult | None:
     head = record.head
     if not 0 <= time.time() - float(head["made"]) <= MOST_SECONDS:
         return None
-    if head["spent"] > head["budget"] / 2 and budget.seconds > head["budget"]:
+    if head["spent"] > head["budget"] / 2 and order.budget.seconds > head["budget"]:
+        return None
+    if any(order.job.environ.get(name, "") != value for name, value in head["read"].items()):
         return None
     rests_on = [Evidence(*fields) for fields in json.loads(record.part(_RESTS_ON))]
     files = _as_they_are([trace.File(*fields) for fields in json.loads(record.part(_FILES))])
@@ -214,18 +245,21 @@ def _as_they_are(files: Sequence[trace.File]) -> Sequence[trace.File]:
 
 
 def _key(order: DryRunOrder) -> str:
-    """Return the name of what is ordered: by all that can matter, but for the time of day and the
-    CPU seconds.
+    """Return the name of what is ordered: by all that can matter, but for the time of day, the CPU
+    seconds and what is looked at when it is found.
     """
     # What XMEM_* variables ask for stands in the order itself.
     environ = {
         name: value
         for name, value in order.job.environ.items()
-        if name not in CLOCK and not name.startswith("XMEM_") and evidence.can_matter(name)
+        if name not in (*CLOCK, *_SAID_BY_SLURM)
+        and not name.startswith("XMEM_")
+        and evidence.can_matter(name)
     }
     usual = Budget()
     budget = replace(order.budget, seconds=usual.seconds, wall_seconds=usual.wall_seconds)
-    same = replace(order, job=replace(order.job, environ=environ), budget=budget, fresh=False)
+    job = replace(order.job, environ=environ, outputs=())
+    same = replace(order, job=job, budget=budget, fresh=False)
     key_parts: list[Any] = [order_to_json(same), _of_ours()]
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
 

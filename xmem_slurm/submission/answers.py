@@ -70,8 +70,9 @@ FOR_WHO_WAITS = 0
 """Of an answer that does not last: it is given to those only who were waiting for it."""
 
 _NOT_OF_MEMORY = """
-    begin comment dependency error job-name mail-type mail-user nice open-mode output parsable
-    priority quiet verbose wckey
+    acctg-freq begin comment deadline delay-boot dependency error hold job-name
+    kill-on-invalid-dep mail-type mail-user mcs-label nice no-requeue open-mode output parsable
+    priority quiet reboot requeue signal verbose wait wckey
 """
 IMMATERIAL = frozenset(_NOT_OF_MEMORY.split())
 """sbatch's options that say when a job runs and what people are told of it. Its name counts where

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.report.test_largest import with_sites
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import evidence, kept_runs
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, result_to_json
@@ -16,7 +17,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import File, ScriptFailure, Seen, Trace
+from xmem_slurm.trace import File, Noted, ScriptFailure, Seen, Trace
 
 CATALOGUE = load_catalogue()
 Change = Callable[[DryRunOrder], DryRunOrder]
@@ -69,7 +70,12 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "made"),
     [
-        (lambda order: replace(order, job=replace(order.job, environ={"A": "1", "SHLVL": "3"})), 1),
+        (
+            lambda order: replace(
+                order, job=replace(order.job, environ={"A": "1", "SHLVL": "3", "EDITOR": "vi"})
+            ),
+            1,
+        ),
         (
             lambda order: replace(
                 order, job=replace(order.job, environ={**order.job.environ, "A": "2"})
@@ -102,6 +108,43 @@ def test_another_dry_run_is_made(
     runner.give(order)
     runner.give(change(order))
     assert runner.count == made
+
+
+def named(order: DryRunOrder, name: str, script: bytes | None = None) -> DryRunOrder:
+    """Return the order of a job of this name, with an output file of its own."""
+    environ = {**order.job.environ, "SLURM_JOB_NAME": name}
+    job = replace(order.job, environ=environ, outputs=(f"{name}.out",))
+    return replace(order, job=job if script is None else replace(job, script=script))
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "made"),
+    [
+        (None, "layers = 1\n", 1),
+        (b"#!/bin/sh\npython3 $SLURM_JOB_NAME.py\n", "layers = 1\n", 2),
+        (b"#!/bin/sh\npython3 $(squeue -ho %j).py\n", "layers = 1\n", 2),
+        (None, "import os\nlayers = int(os.environ['SLURM_JOB_NAME'])\n", 2),
+    ],
+)
+def test_the_name_of_the_job_counts_where_it_may_be_read(
+    order: DryRunOrder, model: Path, script: bytes | None, code: str, made: int
+) -> None:
+    model.write_text(code)
+    runner = Runner(DryRunResult([trace_of(model)], Spent(10.0)))
+    runner.give(named(order, "one", script))
+    runner.give(named(order, "two", script))
+    runner.give(named(order, "two", script))
+    assert runner.count == made
+
+
+def test_the_name_counts_where_slurm_was_asked_about_the_job(
+    order: DryRunOrder, model: Path
+) -> None:
+    asked = [replace(trace_of(model), doubts=[Noted(Doubt.OWN_SCRIPT, "")])]
+    runner = Runner(DryRunResult(asked, Spent(10.0)))
+    runner.give(named(order, "one"))
+    runner.give(named(order, "two"))
+    assert runner.count == 2
 
 
 def test_one_that_names_lines_says_what_one_says_that_does_not(

@@ -195,6 +195,10 @@ NAMED = JOB.but(
             ("--gres=gpu:h200:1", "-Jtwo", "-Q", "job.sh", "--comment=its"),
             ("-Jtwo", "-Q", "--gres=gpu:l4:1", "job.sh", "--comment=its"),
         ),
+        (
+            ("--hold", "-W", "--signal=B:USR1@60", "--gres=gpu:h200:1", "job.sh", "--comment=its"),
+            ("--hold", "-W", "--signal=B:USR1@60", "--gres=gpu:l4:1", "job.sh", "--comment=its"),
+        ),
     ],
 )
 def test_options_that_cannot_matter_are_those_of_who_asks(
