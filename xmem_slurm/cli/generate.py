@@ -1,5 +1,6 @@
 """`xmem-slurm generate`: a batch script from a template, for a command."""
 
+import functools
 import os
 import shutil
 import sys
@@ -16,9 +17,11 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
+from xmem_slurm.outcomes import learned
 from xmem_slurm.report import columns, terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.margins import Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import by_sizing
 
@@ -102,7 +105,14 @@ def generate(
             f"{existing[0]}: it exists, and nothing is overwritten; name another --output"
         )
     target = scripts.Target(where, gpus, os.environ)
-    allowance, how = Budget(seconds=wishes.budget), by_sizing.asked_of(wishes)
+    size_job = functools.partial(
+        sizing.size,
+        site=where,
+        gpus=gpus,
+        budget=Budget(seconds=wishes.budget),
+        run_options=by_sizing.asked_of(wishes),
+        experience=Experience(learned.margins(where, tell)),
+    )
     work = "dry-running the job to see how much GPU memory it needs"
     turn = admission.turn(where.dry_run, None, tell)
     with turn, terminal.progress(work) as say:
@@ -110,7 +120,7 @@ def generate(
         def size(number: int, job: Submission) -> Orders[sizing.Sizing]:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
-            return (yield from sizing.size(job, where, gpus, allowance, run_options=how))
+            return (yield from size_job(job))
 
         generated = scripts.generate(
             chosen,

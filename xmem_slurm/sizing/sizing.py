@@ -107,15 +107,17 @@ def size(
     budget: Budget,
     *,
     run_options: Asked = _NOTHING,
+    experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Sizing]:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
     Raises:
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
     """
-    (sizing,) = (
-        yield from size_components(job, [0], site, gpus, budget, run_options=run_options)
-    ).values()
+    sizings = yield from size_components(
+        job, [0], site, gpus, budget, run_options=run_options, experience=experience
+    )
+    (sizing,) = sizings.values()
     if isinstance(sizing, NoEstimate):
         raise sizing
     return sizing

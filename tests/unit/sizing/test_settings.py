@@ -17,11 +17,13 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.outcomes import learned
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import PlanWanted
 from xmem_slurm.site.loading import load_site
 from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
@@ -131,22 +133,39 @@ def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = list[tuple[float, str, float, object]]()
+    """What was learned from earlier jobs counts there, too."""
+    found = list[tuple[float, str, float, object, Experience]]()
 
     def size(
-        _job: Submission, site: Site, _gpus: object, budget: Budget, *, run_options: Asked
+        _job: Submission,
+        *,
+        site: Site,
+        gpus: object,
+        budget: Budget,
+        run_options: Asked,
+        experience: Experience,
     ) -> Orders[Sizing]:
-        found.append((site.policy.spare, site.policy.order, budget.seconds, run_options.engine))
+        found.append(
+            (
+                site.policy.spare,
+                site.policy.order,
+                budget.seconds,
+                run_options.engine,
+                experience,
+            )
+        )
         raise NoEstimate("that is enough")
         yield
 
+    learned_margin = LearnedMargin("stand-ins", frozenset(), frozenset(), Margin(0.1))
     monkeypatch.setattr(sizing, "size", size)
+    monkeypatch.setattr(learned, "margins", lambda *_: (learned_margin,))
     monkeypatch.setenv("XMEM_MARGIN", "20")
     monkeypatch.setenv("XMEM_ENGINE", "profile")
     say_in_file("budget = 30\npolicy = 'memory'\n")
     monkeypatch.setattr(dispatch, "together", lambda runs, _: [next(each) for each in runs])
     command("generate", "--site", str(EXAMPLE_SITE), "--", "true")
-    assert found == [(0.2, "memory", 30, "profile")]
+    assert found == [(0.2, "memory", 30, "profile", Experience((learned_margin,)))]
 
 
 def held(folder: Path, *options: str) -> tuple[str, str]:
