@@ -39,8 +39,6 @@ from xmem_slurm.submission.submit import unknown_words
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
-_NO = ("", "0", "no", "false")
-"""What a variable of ours says where it is as good as not set, as xsbatch has it."""
 _ANSWER_SECONDS = 2.0
 """Of the time that the hook waits, what is left for everything that is not a dry run..."""
 _LAST_SECONDS = 1.0
@@ -209,7 +207,7 @@ def _wishes(
 
 
 def _is_set(job: Submission, variable: str) -> bool:
-    return job.environ.get(variable, "") not in _NO
+    return not settings.is_no(job.environ.get(variable, ""))
 
 
 def _changes(before: Submission, after: Submission) -> Mapping[str, str]:

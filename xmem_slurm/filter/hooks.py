@@ -20,6 +20,7 @@ from xmem_slurm import __version__, isolated, resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site.schema import Site
 from xmem_slurm.state import own_files
+from xmem_slurm.submission import settings
 
 NAMES = ("cli_filter.lua", "job_submit.lua")
 
@@ -89,6 +90,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "seconds": seconds,
         "command": _WAITING.format(answering=answering, timeout=_TIMEOUT, seconds=seconds),
         "every_job": site.policy.unasked != "leave",
+        "no": settings.NO,
         "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused, site.policy.cannot_run),
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],

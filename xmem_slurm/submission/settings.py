@@ -22,6 +22,8 @@ _ORDERS = ("cost", "memory", "start")
 
 RANKS = "all|last|[0-9]+(,[0-9]+)*"
 """What --xmem-ranks takes (`xmem_slurm.dryrun.order`)."""
+NO = ("", "0", "no", "false")
+"""What a variable of ours says, in any case, where it is as good as not set."""
 TASKS = r"\d+(,\d+)*"
 
 
@@ -250,9 +252,14 @@ def values(settings: Mapping[str, OwnSetting]) -> dict[str, Any]:
     }
 
 
+def is_no(text: str) -> bool:
+    """Whether a flag's variable, or its word, says that it is not meant."""
+    return text.lower() in NO
+
+
 def _value(name: str, text: str) -> Any:
     if not BY_NAME[name].value:
-        return text not in ("", "0", "no", "false")
+        return not is_no(text)
     return float(text) if name in ("xmem-budget", "xmem-margin", "xmem-retry") else text
 
 

@@ -12,6 +12,7 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import caller, changes
 from xmem_slurm.site.schema import Command
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
 
@@ -100,6 +101,19 @@ def test_every_line_of_a_message_begins_as_the_hook_knows_it(
         capsys.readouterr().err
         == "xmem-slurm: the first\nxmem-slurm:   and the second\nxmem-slurm: another\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "looked_at"), [("1", False), ("yes", False), ("", True), ("0", True), ("False", True)]
+)
+def test_a_variable_may_say_no(*, value: str, looked_at: bool) -> None:
+    """In whatever case: as xsbatch has it."""
+    off = job("#SBATCH --gres=gpu:h200:1\nsrun x").but(environ={"XMEM_OFF": value})
+    submitting = caller.Caller(off, "sbatch")
+    assert changes._is_covered(submitting, {"filter": {"mode": "rewrite"}}) is looked_at
+    assert settings.values({"off": settings.OwnSetting(value, "XMEM_OFF")}) == {
+        "off": not looked_at
+    }
 
 
 def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(

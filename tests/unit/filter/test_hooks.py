@@ -41,6 +41,20 @@ def test_any_path_comes_through_lua_and_the_shell_as_it_is(tmp_path: Path, path:
 
 
 @needs_lua
+@pytest.mark.parametrize(
+    ("value", "said"), [("1", "off"), ("No", "on"), ("", "on"), ("FALSE", "on")]
+)
+def test_the_hook_knows_what_says_no(value: str, said: str) -> None:
+    text = hooks.render(Path("/etc/site.toml"), SITE)["cli_filter.lua"]
+    (no,) = (line for line in text.splitlines() if line.startswith("local NO"))
+    code = f'{no}\nprint(NO[string.lower(os.getenv("XMEM_OFF"))] and "on" or "off")'
+    done = subprocess.run(
+        ["lua", "-e", code], env={"XMEM_OFF": value}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{said}\n"
+
+
+@needs_lua
 def test_what_is_no_lua_is_refused_in_the_compilers_words() -> None:
     with pytest.raises(SiteError, match=r"cli_filter\.lua: .*near"):
         hooks.check("cli_filter.lua", "function (")
