@@ -447,7 +447,7 @@ def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     done = filtered.sbatch("job.sh", cwd=folder, **environ)
     took = time.monotonic() - began
     as_written(filtered, done)
-    assert took < 15, "3 s, on a busy machine"
+    assert took < 60, "3 s, on a busy machine; without a deadline it would never end"
     assert done.stderr.count("submitted as written: ") == 1
 
 

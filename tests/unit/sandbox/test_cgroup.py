@@ -90,7 +90,7 @@ def test_where_the_user_s_systemd_does_not_answer_there_is_none(
             listening.listen()
         assert cgroup.scope(1 << 30, 64, 2) is None
         assert "a filter of system calls and a watch" in cgroup.told()
-    assert time.monotonic() - begun < (20 if bus == "one that does not answer" else 1)
+    assert time.monotonic() - begun < 60, "it is not waited for without end"
 
 
 def test_what_the_user_s_systemd_gives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
