@@ -206,26 +206,26 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
         ),
         f"at the peak: {parts}",
         *_largest(at_peak),
-        *_on_host(estimate),
+        *filter(None, [on_host(estimate)]),
         *_without_launcher(estimate),
         f"confidence {estimate.confidence}: {seen_words(rank.trace)}; {promise(rank)}",
         *(f"- {reason}" for reason in estimate.reasons),
     ]
 
 
-def _on_host(estimate: Estimate) -> list[str]:
-    """Say what host memory processes hold, where that is more than any process of torch does."""
+def on_host(estimate: Estimate) -> str:
+    """Say what host memory processes hold; nothing where it is no more than any process of torch
+    does.
+    """
     memory = host_memory.of_job(estimate)
     if memory.per_process < _MUCH_HOST_BYTES:
-        return []
+        return ""
     ended = estimate.largest.trace.came_to_its_end
     so_far = "" if ended else " when the dry run ended, perhaps more later"
-    return [
-        (
-            f"host memory on each node: {memory.held}{so_far}, and what CUDA takes there; --mem "
-            "must have room for it"
-        )
-    ]
+    return (
+        f"host memory on each node: {memory.held}{so_far}, and what CUDA takes there; --mem "
+        "must have room for it"
+    )
 
 
 def lacks_host_memory(

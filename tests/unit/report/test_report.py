@@ -723,6 +723,22 @@ def test_what_is_held_on_the_host_is_said_to_be_of_so_far(*, ended: bool) -> Non
     assert line.startswith(f"host memory on each node: 6.00 GiB{so_far}, and what CUDA takes there")
 
 
+def test_the_page_says_what_is_held_on_the_host_in_the_words_of_the_terminal() -> None:
+    held = dataclasses.replace(GPT2, host_bytes=6 << 30, world_size=4, nodes=2)
+    found = estimate([held], "l4", GPUS["l4"])
+    said = terminal.on_host(found)
+    assert said in terminal.estimate_lines(found)
+    page = html.render(Sizing(found, SIZING.placement, 1.0))
+    assert f'id="host">H{said[1:]}.</p>' in page
+    assert page.index('id="host"') < page.index("<figure"), "next to the answer"
+    assert 'id="host"' not in html.render(SIZING), "no more than any process of torch holds"
+
+
+def test_what_is_held_on_the_host_is_text_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "on_host", lambda _: "host <b>memory</b>")
+    assert 'id="host">Host &lt;b&gt;memory&lt;/b&gt;.</p>' in html.render(SIZING)
+
+
 def test_a_comparison_fits_the_terminal() -> None:
     """What is long goes on in the next line; where nobody looks, each stays on one."""
     document = json_report.estimate_object(SIZING)
