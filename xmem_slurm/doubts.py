@@ -1,5 +1,5 @@
-"""What can a dry run not see, what does that cost, and in which words is it told? The one register
-of doubts.
+"""What can a dry run not see, what does that cost, and in which words is it reported? The one
+register of doubts.
 
 A doubt's code is what stands in a trace file, and in `site-config/margins.toml`; the stand-in
 libraries and the probe write it, and so do the engines and the sizing above them. A test holds all

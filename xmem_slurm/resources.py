@@ -1,4 +1,4 @@
-"""Where the files that ship beside the code are, and how a template becomes a text.
+"""Where the files that ship with the code are, and how a template becomes a text.
 
 A site can put a template of its own before any of ours: of the same name, in the same subfolder, in
 the folder that its site file names (`templates`) or in `/etc/xmem-slurm/templates`. It is given the

@@ -1,5 +1,5 @@
-"""How does torch hand out GPU memory? A model of c10::cuda::CUDACachingAllocator, to be read beside
-the original.
+"""How does torch hand out GPU memory? A model of c10::cuda::CUDACachingAllocator, to be read next
+to the original.
 
 The policy (header comment of c10/cuda/CUDACachingAllocator.cpp, 2.4 to 2.15):
 

@@ -1,5 +1,5 @@
-"""How is a verb that runs jobs dry told what its user wants? By options, as xsbatch is, and by what
-else says it.
+"""How does a verb that runs jobs dry know what its user wants? By options, as xsbatch does, and by
+what else says it.
 """
 
 from typing import Annotated, Any

@@ -1,5 +1,5 @@
-"""What is the cluster made of, by pyslurm's account, where one is installed beside us that was made
-for its release?
+"""What is the cluster made of, by pyslurm's account, where one is installed next to us that was
+made for its release?
 
 Only ever asked in a process of its own, with a time limit: `import pyslurm` ends the process where
 Slurm cannot be reached. Each release of pyslurm is for one release of Slurm.

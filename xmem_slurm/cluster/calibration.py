@@ -1,4 +1,4 @@
-"""What does a process hold of each kind of GPU of a site beside torch's allocator? Measured there,
+"""What does a process hold of each kind of GPU of a site outside torch's allocator? Measured there,
 by a Slurm job each.
 
 The figures are a fragment of the site file, `[option.NAME.measured]`, which goes before the GPU

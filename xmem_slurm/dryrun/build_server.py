@@ -1,4 +1,4 @@
-"""Who builds the stand-ins for a torch that a dry run comes upon? A process beside xsbatch, asked
+"""Who builds the stand-ins for a torch that a dry run comes upon? A process next to xsbatch, asked
 through a socket.
 
 Inside a dry run nothing of ours can be written, and nothing from there is believed. Who asks

@@ -1,4 +1,4 @@
-"""Rules of the Orchestrator: what a GPU's kernels and libraries allocate beside their results."""
+"""Rules of the Orchestrator: what a GPU's kernels and libraries allocate besides their results."""
 
 from collections.abc import Collection, Iterator, Sequence
 from math import prod

@@ -1,5 +1,5 @@
-"""What is the user of a submission told of what was decided? Lines for stderr, of which nothing is
-read back.
+"""What does the user of a submission read about what was decided? Lines for stderr, of which
+nothing is read back.
 
 Those of sizes are made in `terminal`, as they are decided. This is on the way of jobs that must not
 wait, so it imports little.

@@ -1,4 +1,4 @@
-"""What a job really used, beside what was predicted; and what is learned of many. Lines of text."""
+"""What a job really used, next to what was predicted; what is learned of many. Lines of text."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What does NCCL take of a GPU beside the CUDA context? Known where it was measured: kind of GPU,
+"""What does NCCL take of a GPU besides the CUDA context? Known where it was measured: kind of GPU,
 ranks, torch.
 
 `python -m benchmarks.nccl` writes site-config/nccl.toml from measurements. They are of one
