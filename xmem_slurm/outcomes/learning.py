@@ -4,10 +4,12 @@ kind of run.
 A job's shortfall is what its peak of reserved bytes was above the predicted one, as a share of
 that. A job that ran out of GPU memory needed more than there was, nobody knows how much: it is
 censored from below, counts among the others, and is never one that a margin is said to cover; once
-it ran to its end on a larger GPU, that says how much. The scripts of users weigh alike, however
-many jobs each has: they are alike, and a sweep of a thousand is one piece of evidence. What is
-promised is of a job of the next script (`conformal.margin_of_groups`). Where there are so few that
-nothing can be promised, what ships holds.
+it ran to its end on a larger GPU, that says how much. Where more ran out than may be left
+uncovered, they stand where they are known to have needed the least, and less is promised. The
+scripts of users weigh alike, however many jobs each has: they are alike, and a sweep of a thousand
+is one piece of evidence. What is promised is of a job of the next script
+(`conformal.margin_of_groups`). Where there are so few that nothing can be promised, what ships
+holds.
 
 Known limitations: jobs that were sent to a GPU by an estimate are not those that no estimate has
 picked (a site can leave a share of them as they were written); a job that failed before its peak
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.sizing import conformal
+from xmem_slurm.sizing.conformal import Score
 from xmem_slurm.sizing.margins import LearnedMargin, Margin
 from xmem_slurm.units import MIB
 
@@ -122,21 +125,19 @@ def by_script(members: Iterable[Lesson]) -> list[list[Lesson]]:
 def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | None:
     """Return the margin of jobs that are alike; None where they are of too few scripts.
 
-    Where too many of them ran out, the promise is as much as the others support, and no less is
-    added than what was too little.
+    Where too many of them ran out, the promise is as much as the others support.
     """
     scripts = by_script(members)
     if len(scripts) < LEAST_SCRIPTS:
         return None
-    needs = [[math.inf if job.censored else job.shortfall for job in jobs] for jobs in scripts]
-    share, supported = conformal.margin_of_groups(needs, coverage)
+    scores = [[Score(job.shortfall, job.censored) for job in jobs] for jobs in scripts]
+    share, supported = conformal.margin_of_groups(scores, coverage)
     promise = coverage
-    if share == math.inf:
-        share = max(member.shortfall for member in members)
+    if supported < coverage:
         promise = math.floor(100 * supported + 1e-9) / 100  # 0.29 * 100 is less than 29
     if not promise:
         return None
-    return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), len(scripts))
+    return Margin(math.ceil(share * 1e4) / 1e4, promise, len(members), len(scripts))
 
 
 def learn(lessons: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:

@@ -7,7 +7,8 @@ Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World"; Lei e
 """
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 
 def shortfall(ground_bytes: float, peak_bytes: float) -> float:
@@ -29,27 +30,55 @@ def margin(shortfalls: Sequence[float], coverage: float) -> float | None:
     return max(0.0, sorted(shortfalls)[rank - 1])
 
 
-def margin_of_groups(groups: Collection[Collection[float]], coverage: float) -> tuple[float, float]:
-    """Return the share of the peak that covers a job of a group like these, and what share of jobs
-    any could cover.
+class Score(NamedTuple):
+    """The shortfall of a job: `least`, or an unknown amount more where it is `censored`."""
+
+    least: float
+    censored: bool
+
+
+def margin_of_groups(groups: Collection[Collection[Score]], coverage: float) -> tuple[float, float]:
+    """Return the share of the peak that covers a job of a group like these, and with what
+    probability: `coverage`, or as much as the groups support.
 
     Groups are exchangeable, and so are the jobs of one, but not jobs of different ones: of K groups
     each has the weight 1 / (K + 1), shared by its jobs, and the group to come the rest, at
     infinity. The share is the quantile of that: covered is one job of the next group with at least
-    that probability, however many jobs a group has. It is infinite where more than 1 - `coverage`
-    lies there; a job that needed nobody knows how much stands as math.inf, too. Source: Lee,
-    Barber, Willett, "Distribution-free inference with hierarchical data" (arXiv 2306.06342), HCP.
+    that probability, however many jobs a group has. Source: Lee, Barber, Willett,
+    "Distribution-free inference with hierarchical data" (arXiv 2306.06342), HCP. A censored job is
+    at infinity, too.
+
+    Where more than 1 - `coverage` lies there, the share is the same quantile with censored jobs
+    where they needed the least: a fixed level, so that it settles as jobs are added, and a job that
+    runs out at more never lowers it. Promised is then the weight of those jobs that are known to
+    have needed no more. With one job a group, the mean of that is above the next one's chance by at
+    most c / (K + 1), where c is the censored share of the jobs up to the quantile: one of K + 1
+    groups that is left out at random takes another's place among them at the most.
     """
-    weighed = sorted(
-        (value, 1 / ((len(groups) + 1) * len(group))) for group in groups for value in group
+    weighed = [(score, 1 / ((len(groups) + 1) * len(group))) for group in groups for score in group]
+    share = _quantile(
+        [(math.inf if score.censored else score.least, weight) for score, weight in weighed],
+        coverage,
     )
-    finite = [(value, weight) for value, weight in weighed if value < math.inf]
+    if share < math.inf:
+        return max(0.0, share), coverage
+    # Of too few groups no quantile is that high. The highest would be their worst job, which grows
+    # with the number of jobs: it is the quantile of what there is instead.
+    seen = len(groups) / (len(groups) + 1)
+    level = coverage if coverage <= seen else coverage * seen
+    share = max(0.0, _quantile([(score.least, weight) for score, weight in weighed], level))
+    known = (weight for score, weight in weighed if not score.censored and score.least <= share)
+    return share, math.fsum(known)
+
+
+def _quantile(weighed: Iterable[tuple[float, float]], level: float) -> float:
+    """Return the least value up to which there is more weight than `level`; infinity if none."""
     covered = 0.0
-    for value, weight in finite:
+    for value, weight in sorted(weighed):
         covered += weight
-        if covered > coverage - _ROUNDING:
-            return max(0.0, value), math.fsum(weight for _, weight in finite)
-    return math.inf, math.fsum(weight for _, weight in finite)
+        if covered > level - _ROUNDING:
+            return value
+    return math.inf
 
 
 _ROUNDING = 1e-9

@@ -266,8 +266,53 @@ def test_who_ran_out_is_never_covered_and_lowers_the_promise() -> None:
     margin = learning.margin(
         [*fine, lesson(0.2, "a", censored=True), lesson(0.1, "b", censored=True)]
     )
-    assert margin == Margin(0.2, 0.92, 40, 40)
+    assert margin == Margin(0.1, 0.92, 40, 40)  # the 39th of 40 needed that at the least
     assert learning.margin([lesson(0.2, n, censored=True) for n in range(40)]) is None
+
+
+def test_where_many_ran_out_the_worst_job_does_not_decide() -> None:
+    """Of 50 jobs of each of 100 scripts 5 ran out, and one needed by far the most: it is 2 %, and
+    the margin is that of 95 % of the jobs, with those that ran out where they did.
+    """
+    said = [lesson(0.5 if job == 0 else 0.0004 * n, n) for n in range(100) for job in range(45)]
+    said += [lesson(0.02, n, censored=True) for n in range(100) for _ in range(5)]
+    # Up to 3.88 % are 98 scripts' 44 jobs of 50; of 101 scripts, one of them to come, that is 85 %.
+    assert learning.margin(said) == Margin(0.0388, 0.85, 5000, 100)
+
+
+def test_of_too_few_scripts_for_a_coverage_the_worst_job_does_not_decide_either() -> None:
+    """The most that 20 scripts support is 20 of 21: 99 % of that, without one job of 200 of each."""
+    said = [lesson(0.5 if job == 0 else 0.001 * n, n) for n in range(20) for job in range(200)]
+    assert learning.margin(said, 0.99) == Margin(0.019, 0.94, 4000, 20)
+
+
+@pytest.mark.parametrize("jobs", [1, 5])
+@pytest.mark.parametrize("error", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_where_many_ran_out_no_more_is_promised_than_holds_nor_much_less(
+    error: Callable[[random.Random], float], jobs: int
+) -> None:
+    """Each GPU has room for four jobs of five: the margin is that room, and is enough for four of
+    five, of which a hundredth is lost by rounding and the script to come.
+
+    The bound is four standard errors of 40 shares of 500 jobs, and a fifth of one part in 101, by
+    which `conformal.margin_of_groups` may promise too much.
+    """
+    draw = random.Random(22)
+    room = sorted(error(draw) for _ in range(20_000))[16_000]
+    covered, promised = [], []
+    for _ in range(40):
+        needs = [(error(draw), script) for script in range(100) for _ in range(jobs)]
+        margin = learning.margin(
+            [lesson(min(need, room), script, censored=need > room) for need, script in needs]
+        )
+        assert margin is not None
+        assert margin.probability is not None
+        assert margin.share == math.ceil(max(0.0, room) * 1e4) / 1e4
+        promised.append(margin.probability)
+        covered.append(sum(error(draw) <= margin.share for _ in range(500)) / 500)
+    excess = sum(covered) / 40 - sum(promised) / 40
+    variance = 0.8 * 0.2 * (1 / 100 + 1 / 500) / 40
+    assert -4 * math.sqrt(variance) - 0.2 / 101 < excess < 4 * math.sqrt(variance) + 0.02
 
 
 def test_margins_are_of_a_gpu_where_it_has_enough_jobs_and_of_all_where_not() -> None:
