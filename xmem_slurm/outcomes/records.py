@@ -34,6 +34,8 @@ _SALT = "salt"
 _NAME = re.compile(r"(\d+)-[^/]*\.jsonl")
 _DAY = 86_400
 STATES = ("running", "exit", "error", "oom")
+_OF_NO_SUCH_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What is raised of a line that no recorder has written."""
 
 
 class UsedGpu(NamedTuple):
@@ -247,7 +249,7 @@ def begun(place: Path, user: int | None = None, wanted: bytes = b"") -> list[Job
         OSError: the folder cannot be read.
     """
     last = dict[tuple[int, str, str, int, float], RecordedProcess]()
-    for process in _lines(place, user, wanted):
+    for process in _last_of_each(place, user, wanted):
         key = process.user, process.job, process.host, process.process, process.began
         if key not in last or last[key].time <= process.time:
             last[key] = process
@@ -280,7 +282,10 @@ def since(jobs: Iterable[JobOutcome], days: float) -> list[JobOutcome]:
     return [job for job in jobs if job.ended >= time.time() - days * _DAY]
 
 
-def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedProcess]:
+def _last_of_each(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedProcess]:
+    """Yield the last line of each process in each file."""
+    # The ranks and tasks of a job share what was predicted of it: each is checked once.
+    predictions = dict[str, Prediction]()
     for path in sorted(place.iterdir()):
         named = _NAME.fullmatch(path.name)
         if named is None or (user is not None and int(named[1]) != user):
@@ -290,16 +295,35 @@ def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedPro
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != int(named[1]):
                 continue
-            for line in file.read(MOST_BYTES).splitlines():
-                if wanted in line:
-                    with suppress(
-                        ValueError, LookupError, TypeError, AttributeError, RecursionError
-                    ):
-                        yield _process(status.st_uid, json.loads(line))
+            lines = (line for line in file.read(MOST_BYTES).splitlines() if wanted in line)
+            for of_process in _by_process(lines):
+                for line in reversed(of_process):
+                    with suppress(*_OF_NO_SUCH_FORM):
+                        yield _process(status.st_uid, json.loads(line), predictions)
+                        break
 
 
-def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
-    """Return what a line says.
+def _by_process(lines: Iterable[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yield the lines of each process, the latest last.
+
+    Nothing is checked but the times by which they are in order: of a long job each line is said
+    again by the next, and only the last is needed. Their text is kept rather than what stands in
+    it, which takes several times the memory.
+    """
+    heard = dict[tuple[Any, ...], list[tuple[float, int, bytes]]]()
+    for index, line in enumerate(lines):
+        with suppress(*_OF_NO_SUCH_FORM):
+            content = json.loads(line)
+            key = content["job"], content["host"], content["process"], content["began"]
+            heard.setdefault(key, []).append((fields.moment(content["time"]), index, line))
+    for of_process in heard.values():
+        yield [line for _, _, line in sorted(of_process)]
+
+
+def _process(
+    user: int, line: Mapping[str, Any], predictions: dict[str, Prediction]
+) -> RecordedProcess:
+    """Return what a line says; `predictions` are those of earlier lines, by what stood there.
 
     Raises:
         ValueError, LookupError, TypeError: it is of no such form.
@@ -323,9 +347,16 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
         line["state"],
         fields.word(line["torch"]),
         [_device(device) for device in line["devices"]],
-        None if predicted is None else prediction.parse(predicted),
+        None if predicted is None else _prediction(predicted, predictions),
         None if host_memory is None else _host_memory(host_memory),
     )
+
+
+def _prediction(content: Mapping[str, Any], predictions: dict[str, Prediction]) -> Prediction:
+    text = repr(content)  # which is another one for every other value of JSON
+    if text not in predictions:
+        predictions[text] = prediction.parse(content)
+    return predictions[text]
 
 
 def _host_memory(content: Mapping[str, Any]) -> HostPeak:

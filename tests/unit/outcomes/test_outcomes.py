@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from xmem_slurm.cluster import client
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.outcomes import history, learned, learning, records
 from xmem_slurm.outcomes.learning import Lesson
+from xmem_slurm.outcomes.prediction import Prediction
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.trust import track_record
 from xmem_slurm.report import outcomes as told
@@ -93,6 +95,47 @@ def test_the_last_line_of_a_process_counts_and_a_job_has_several(tmp_path: Path)
 )  # fmt: skip
 def test_a_line_that_is_none_is_passed_over(tmp_path: Path, wrong: str) -> None:
     assert [each.job for each in written(tmp_path, wrong, line(job="9"))] == ["9"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"state": "fine"}, {"devices": 3}, {"prediction": []}, {"rank": "x"}, {"time": math.nan}],
+)
+def test_a_later_line_that_is_none_leaves_what_was_said_before(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    lines = [line(GIB, time=120.0), line(3 * GIB, time=160.0), line(2 * GIB, time=150.0)]
+    (outcome,) = written(tmp_path, *lines, {**LINE, "time": 300.0, **wrong})
+    assert (outcome.ended, outcome.device.reserved) == (160.0, 3 * GIB)
+
+
+def test_of_lines_at_one_time_the_last_counts_and_of_two_files_the_later(tmp_path: Path) -> None:
+    (outcome,) = written(tmp_path, line(GIB), line(3 * GIB), line(2 * GIB, time=150.0))
+    assert outcome.device.reserved == 3 * GIB
+    (tmp_path / f"{os.getuid()}-n2.jsonl").write_text(json.dumps(line(5 * GIB, time=300.0)))
+    (outcome,) = records.outcomes(tmp_path)
+    assert (len(outcome.processes), outcome.device.reserved) == (1, 5 * GIB)
+
+
+def test_a_prediction_that_many_lines_share_is_checked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process of a long job there are many lines, and its ranks have the same prediction."""
+    checked: list[str] = []
+
+    def parse(content: dict[str, Any]) -> Prediction:
+        checked.append(content["run"])
+        return predictions.parse(content)
+
+    predictions = records.prediction
+    monkeypatch.setattr(records, "prediction", SimpleNamespace(parse=parse))
+    sized = [line(process=rank, time=200.0 + n) for rank in range(4) for n in range(5)]
+    other = [line(predicted={"run": "other"}, job="8", time=300.0 + n) for n in range(5)]
+    first, second = written(tmp_path, *sized, *other)
+    assert sorted(checked) == ["abcd", "other"]
+    assert all(process.prediction == first.prediction for process in first.processes)
+    assert second.prediction is not None
+    assert second.prediction.run == "other"
 
 
 def test_a_file_of_somebody_else_s_name_a_link_and_a_pipe_are_not_read(tmp_path: Path) -> None:
