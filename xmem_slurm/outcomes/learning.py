@@ -4,10 +4,10 @@ kind of run.
 A job's shortfall is what its peak of reserved bytes was above the predicted one, as a share of
 that. A job that ran out of GPU memory needed more than there was, nobody knows how much: it is
 censored from below, counts among the others, and is never one that a margin is said to cover; once
-it ran to its end on a larger GPU, that says how much. Where more ran out than may be left
-uncovered, they stand where they are known to have needed the least, and less is promised. The
-scripts of users weigh alike, however many jobs each has: they are alike, and a sweep of a thousand
-is one piece of evidence. What is promised is of a job of the next script
+it ran to its end on a larger GPU, that says how much, or at least how much (`_with_later`). Where
+more ran out than may be left uncovered, they stand where they are known to have needed the least,
+and less is promised. The scripts of users weigh alike, however many jobs each has: they are alike,
+and a sweep of a thousand is one piece of evidence. What is promised is of a job of the next script
 (`conformal.margin_of_groups`). Where there are so few that nothing can be promised, what ships
 holds.
 
@@ -20,8 +20,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from xmem_slurm.outcomes.prediction import Prediction
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.sizing import conformal
 from xmem_slurm.sizing.conformal import Score
@@ -70,11 +71,8 @@ def lesson(outcome: JobOutcome, *, completed: bool = True) -> Lesson | str:
         return "ran out of GPU memory, and caught that"
     elif not outcome.finished or not completed:
         return "failed, or was not seen to end"
-    elif any(device.retries for process in outcome.processes for device in process.devices):
-        # It freed its cache to go on: what it held is what there was, and surely enough.
-        shortfall = device.reserved / predicted.fits_in_bytes - 1
     else:
-        shortfall = device.reserved / predicted.reserved_bytes - 1
+        shortfall = _shortfall(outcome, predicted)
     return Lesson(
         shortfall,
         outcome.ran_out,
@@ -88,6 +86,35 @@ def lesson(outcome: JobOutcome, *, completed: bool = True) -> Lesson | str:
     )
 
 
+def _shortfall(outcome: JobOutcome, predicted: Prediction) -> float:
+    """Return what the peak of a job that ran to its end was above the predicted one."""
+    if any(device.retries for process in outcome.processes for device in process.devices):
+        # It freed its cache to go on: what it held is what there was, and surely enough.
+        return outcome.device.reserved / predicted.fits_in_bytes - 1
+    return outcome.device.reserved / predicted.reserved_bytes - 1
+
+
+def _with_later(ran_out: Lesson, outcome: JobOutcome, later: JobOutcome) -> Lesson:
+    """Return what a job that ran out says where the same run came to its end `later`, with nothing
+    predicted of it on that GPU.
+
+    What that took is held against what was predicted of the job that ran out. On a GPU of the same
+    compute capability it says how much was needed, as it does of any job (`lesson`). Kernels of
+    others hold more or less: there it is a bound that need not hold, which moves a margin but never
+    counts as covered by one. Where it took no more than had been too little, the two differ, and it
+    says nothing.
+    """
+    predicted = outcome.prediction
+    assert predicted is not None
+    if later.device.reserved <= outcome.limit_bytes:
+        return ran_out
+    return replace(
+        ran_out,
+        shortfall=max(ran_out.shortfall, _shortfall(later, predicted)),
+        censored=later.device.capability != outcome.device.capability,
+    )
+
+
 def lessons(
     outcomes: Iterable[JobOutcome], failed: Collection[str] = ()
 ) -> tuple[list[Lesson], Counter[str]]:
@@ -96,21 +123,29 @@ def lessons(
     """
     useful: list[Lesson] = []
     nothing = Counter[str]()
-    # Runs that came to their end after those that are looked at: the latest come first.
+    # Runs that came to their end after those that are looked at: the latest come first. Where there
+    # is no prediction to hold them against, what took the most.
     finished_runs = set[tuple[int, str]]()
+    unpredicted = dict[tuple[int, str], JobOutcome]()
     for outcome in reversed(list(outcomes)):
-        answer = lesson(
-            outcome, completed=all(process.job not in failed for process in outcome.processes)
-        )
+        completed = all(process.job not in failed for process in outcome.processes)
+        answer = lesson(outcome, completed=completed)
         run = outcome.user, outcome.prediction.run if outcome.prediction is not None else ""
         if isinstance(answer, str):
             nothing[answer] += 1
-        elif answer.censored and run in finished_runs:
+            if outcome.finished and completed and run[1]:
+                unpredicted[run] = max(
+                    unpredicted.get(run, outcome), outcome, key=lambda each: each.device.reserved
+                )
+            continue
+        if answer.censored and run in finished_runs:
             nothing[RAN_AGAIN] += 1
-        else:
-            useful.append(answer)
-            if not answer.censored and run[1]:
-                finished_runs.add(run)
+            continue
+        if answer.censored and run in unpredicted:
+            answer = _with_later(answer, outcome, unpredicted[run])
+        useful.append(answer)
+        if not answer.censored and run[1]:
+            finished_runs.add(run)
     return useful[::-1], nothing
 
 

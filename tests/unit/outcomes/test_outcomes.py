@@ -415,20 +415,72 @@ def test_a_run_that_ended_well_on_a_larger_gpu_says_how_much_it_needed(tmp_path:
     assert [each.censored for each in said] == [False, True, False]
 
 
+H200 = {"name": "NVIDIA H200", "capability": "9.0", "total": 140 * GIB, "limit": 139 * GIB}
+L40S = {"name": "NVIDIA L40S", "total": 45 * GIB, "limit": 44 * GIB}
+NOTHING = {"gpu": "", "capability": "", "reserved_bytes": 0, "fits_in_bytes": 0}
+
+
+def retried(folder: Path, *retries: dict[str, Any]) -> list[Lesson]:
+    """A run of which 10 GiB were predicted ran out at 8 GiB, and was run again."""
+    later = ({**retry, "job": f"{8 + n}", "began": 300.0} for n, retry in enumerate(retries))
+    again = [{**each, "time": 400.0 + n} for n, each in enumerate(later)]
+    return learning.lessons(written(folder, line(7 * GIB, **OOM), *again))[0]
+
+
 def test_a_retry_on_another_kind_of_gpu_teaches_what_was_predicted_of_it_there(
     tmp_path: Path,
 ) -> None:
-    """Without a prediction of its own it teaches nothing, and the job that ran out still counts."""
-    h200 = {"name": "NVIDIA H200", "capability": "9.0", "total": 140 * GIB, "limit": 139 * GIB}
     there = {"gpu": "NVIDIA H200", "capability": "9.0", "given": ["gpu:h200:1"]}
-    oom, later = line(7 * GIB, **OOM), {"job": "8", "began": 300.0, "time": 400.0, "device": h200}
-    said, nothing = learning.lessons(written(tmp_path, oom, line(12 * GIB, there, **later)))
-    assert [(each.gpu, each.censored) for each in said] == [("NVIDIA H200", False)]
-    assert nothing == {learning.RAN_AGAIN: 1}
-    none = {**there, "gpu": "", "capability": "", "reserved_bytes": 0, "fits_in_bytes": 0}
-    said, nothing = learning.lessons(written(tmp_path, oom, line(12 * GIB, none, **later)))
-    assert [each.censored for each in said] == [True]
-    assert nothing == {"nothing was predicted": 1}
+    (said,) = retried(tmp_path, line(12 * GIB, there, device=H200))
+    assert (said.gpu, said.censored, said.shortfall) == ("NVIDIA H200", False, pytest.approx(0.2))
+
+
+def test_a_retry_without_a_prediction_says_what_was_needed_where_kernels_are_the_same(
+    tmp_path: Path,
+) -> None:
+    """On an L40S as on the L4 that ran out, which have one compute capability."""
+    (said,) = retried(tmp_path, line(12 * GIB, NOTHING, device=L40S))
+    assert (said.gpu, said.censored, said.shortfall) == ("NVIDIA L4", False, pytest.approx(0.2))
+    freed_cache = {**L40S, "retries": 2}
+    smaller = {"reserved_bytes": 15 * GIB}
+    found = written(tmp_path, line(7 * GIB, smaller, **OOM), line(12 * GIB, NOTHING, job="8",
+        time=400.0, device=freed_cache))  # fmt: skip
+    assert learning.lessons(found)[0][0].shortfall == pytest.approx(0.2)  # of what it fits in
+
+
+def test_a_retry_on_other_kernels_says_what_may_have_been_needed_at_the_least(
+    tmp_path: Path,
+) -> None:
+    (said,) = retried(tmp_path, line(12 * GIB, NOTHING, device=H200))
+    assert (said.gpu, said.censored, said.shortfall) == ("NVIDIA L4", True, pytest.approx(0.2))
+    (said,) = retried(tmp_path, line(12 * GIB, device=H200))  # estimated for an L4
+    assert (said.censored, said.shortfall) == (True, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("gpu", [H200, L40S])
+def test_a_retry_that_took_no_more_than_was_too_little_says_nothing(
+    tmp_path: Path, gpu: dict[str, Any]
+) -> None:
+    (said,) = retried(tmp_path, line(8 * GIB, NOTHING, device=gpu))
+    assert (said.censored, said.shortfall) == (True, pytest.approx(-0.2 + 2 / 10240))
+    failed = line(12 * GIB, NOTHING, device=gpu, state="error")
+    caught = line(12 * GIB, NOTHING, device={**gpu, "ooms": 1})
+    (said,) = retried(tmp_path, failed, caught)
+    assert (said.censored, said.shortfall) == (True, pytest.approx(-0.2 + 2 / 10240))
+
+
+def test_of_several_runs_that_came_to_their_end_the_one_that_took_the_most_counts(
+    tmp_path: Path,
+) -> None:
+    runs = [line(taken * GIB, NOTHING, device=L40S) for taken in (11, 13, 12)]
+    (said,) = retried(tmp_path, *runs)
+    assert said.shortfall == pytest.approx(0.3)
+    earlier_oom = line(7 * GIB, job="6", began=10.0, time=20.0, **OOM)
+    found = written(
+        tmp_path, earlier_oom, line(7 * GIB, **OOM), {**runs[0], "job": "8", "time": 400.0}
+    )
+    _, nothing = learning.lessons(found)
+    assert nothing == {"nothing was predicted": 1, learning.RAN_AGAIN: 1}
 
 
 def test_drift_is_said_where_promises_no_longer_hold() -> None:
