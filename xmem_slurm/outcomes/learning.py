@@ -38,7 +38,7 @@ LAST = 100
 FALSE_ALARMS = 0.05
 """...and how likely at the most it is denied within a year of a look a day, while it holds."""
 _LOOKS = 365
-RAN_AGAIN = "ran out of GPU memory, and then to its end on another: that says how much it needed"
+RAN_AGAIN = "ran out of GPU memory, and then to its end: that says how much it needed"
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def _shortfall(outcome: JobOutcome, predicted: Prediction) -> float:
 
 
 def _with_later(ran_out: Lesson, outcome: JobOutcome, later: JobOutcome) -> Lesson:
-    """Return what a job that ran out says where the same run came to its end `later`, with nothing
-    predicted of it on that GPU.
+    """Return what a job that ran out says where the same run came to its end `later`, estimated for
+    another GPU or for none.
 
     What that took is held against what was predicted of the job that ran out. On a GPU of the same
     compute capability it says how much was needed, as it does of any job (`lesson`). Kernels of
@@ -123,29 +123,29 @@ def lessons(
     """
     useful: list[Lesson] = []
     nothing = Counter[str]()
-    # Runs that came to their end after those that are looked at: the latest come first. Where there
-    # is no prediction to hold them against, what took the most.
-    finished_runs = set[tuple[int, str]]()
-    unpredicted = dict[tuple[int, str], JobOutcome]()
+    # The latest come first. Of runs that came to their end after those that are looked at: on which
+    # GPUs that says how much was needed, and which took the most. An earlier job that ran out is
+    # left out on those GPUs alone: else a GPU's margin would be of jobs that did not run out on it.
+    taught = set[tuple[int, str, str]]()
+    took_most = dict[tuple[int, str], JobOutcome]()
     for outcome in reversed(list(outcomes)):
         completed = all(process.job not in failed for process in outcome.processes)
         answer = lesson(outcome, completed=completed)
         run = outcome.user, outcome.prediction.run if outcome.prediction is not None else ""
         if isinstance(answer, str):
             nothing[answer] += 1
-            if outcome.finished and completed and run[1]:
-                unpredicted[run] = max(
-                    unpredicted.get(run, outcome), outcome, key=lambda each: each.device.reserved
-                )
-            continue
-        if answer.censored and run in finished_runs:
+        elif answer.censored and (*run, answer.gpu) in taught:
             nothing[RAN_AGAIN] += 1
-            continue
-        if answer.censored and run in unpredicted:
-            answer = _with_later(answer, outcome, unpredicted[run])
-        useful.append(answer)
-        if not answer.censored and run[1]:
-            finished_runs.add(run)
+        else:
+            if answer.censored and run in took_most:
+                answer = _with_later(answer, outcome, took_most[run])
+            useful.append(answer)
+            if not answer.censored and run[1]:
+                taught.add((*run, answer.gpu))
+        if outcome.finished and completed and run[1]:
+            took_most[run] = max(
+                took_most.get(run, outcome), outcome, key=lambda each: each.device.reserved
+            )
     return useful[::-1], nothing
 
 

@@ -427,12 +427,19 @@ def retried(folder: Path, *retries: dict[str, Any]) -> list[Lesson]:
     return learning.lessons(written(folder, line(7 * GIB, **OOM), *again))[0]
 
 
-def test_a_retry_on_another_kind_of_gpu_teaches_what_was_predicted_of_it_there(
+def test_a_run_that_was_predicted_on_another_gpu_teaches_there_and_is_not_forgotten_here(
     tmp_path: Path,
 ) -> None:
+    """Else margins of the smaller GPU would be of those jobs that did not run out on it."""
     there = {"gpu": "NVIDIA H200", "capability": "9.0", "given": ["gpu:h200:1"]}
-    (said,) = retried(tmp_path, line(12 * GIB, there, device=H200))
-    assert (said.gpu, said.censored, said.shortfall) == ("NVIDIA H200", False, pytest.approx(0.2))
+    here, on_h200 = retried(
+        tmp_path, line(12 * GIB, {**there, "reserved_bytes": 12 * GIB}, device=H200)
+    )
+    assert (on_h200.gpu, on_h200.censored, on_h200.shortfall) == ("NVIDIA H200", False, 0.0)
+    assert (here.gpu, here.censored, here.shortfall) == ("NVIDIA L4", True, pytest.approx(0.2))
+    here, on_l40s = retried(tmp_path, line(12 * GIB, {"gpu": "NVIDIA L40S"}, device=L40S))
+    assert (on_l40s.gpu, on_l40s.censored) == ("NVIDIA L40S", False)
+    assert (here.gpu, here.censored, here.shortfall) == ("NVIDIA L4", False, pytest.approx(0.2))
 
 
 def test_a_retry_without_a_prediction_says_what_was_needed_where_kernels_are_the_same(
