@@ -12,7 +12,6 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect, job_steps, sharing
 from xmem_slurm.rewriting.sharing import Grant
 from xmem_slurm.site.schema import Dialect, GpuOption
-from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import Step
 from xmem_slurm.slurm.edit import Edit, EditError, apply
 from xmem_slurm.slurm.request import Request
@@ -141,8 +140,7 @@ def _with_record(
     if script is None:
         return edited
     record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
-    heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
-    return edited.but(script=_render(heeded, record, templates))
+    return edited.but(script=_render(script, record, templates))
 
 
 def _check_untyped_will_do(

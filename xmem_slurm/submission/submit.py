@@ -18,6 +18,7 @@ from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import SilentPlace, SlurmError, XmemError
 from xmem_slurm.report import columns, decided
+from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files, signals, silent
@@ -142,11 +143,31 @@ def _accepted(decision: Decision, sbatch: Path) -> Decision:
     Raises:
         SlurmError: it would not.
     """
+    decision = _without_own_lines(decision)
     ready = _with_script_kept(decision.ready, decision.written)
     if ready != decision.written:
         # else it is read only once
         client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)
     return decision._replace(ready=ready)
+
+
+def _without_own_lines(decision: Decision) -> Decision:
+    """Take the `#XMEM` lines out of what Slurm gets of a script that was changed: they are for us.
+
+    A script that is printed or written keeps them, as whoever submits it later has said the same
+    to xsbatch, or to the filter in every sbatch.
+    """
+
+    def without(job: Submission) -> Submission:
+        # to read a script takes time, of which a job whose answer is known has little
+        if job.script == decision.written.script or b"#XMEM" not in (job.script or b""):
+            return job
+        script = job.parsed_script
+        assert script is not None
+        return job.with_script(scripts.without_own_lines(script))
+
+    retries = [retry._replace(ready=without(retry.ready)) for retry in decision.retries]
+    return decision._replace(ready=without(decision.ready), retries=retries)
 
 
 def _held(decision: Decision) -> Decision:

@@ -658,6 +658,13 @@ def test_what_is_written_is_submitted_as_the_job_would_be() -> None:
     assert command == f"env -u OLD SBATCH_COMMENT='a b' sbatch {words}"
 
 
+def test_what_is_written_still_says_what_its_user_wants_of_xsbatch_and_the_filter() -> None:
+    gpus, script = {"small": gpu(3000)}, SCRIPT.replace("#SBATCH", "#XMEM keep-type\n#SBATCH", 1)
+    found = Planned(planned(script, site_of(small=8), gpus)[0], site_of(small=8), gpus)
+    (content,) = found.written(found.best, Path("plan.sh")).values()
+    assert content.splitlines()[1] == b"#XMEM keep-type"
+
+
 @pytest.mark.parametrize(
     ("option", "nodes", "needed"),
     [

@@ -14,9 +14,10 @@ import pytest
 from tests.harness.told import messages
 from tests.unit.report.test_report import SIZING
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS, parse
-from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.decision import Decision, Kind, Retry
 from xmem_slurm.report import decided, terminal
-from xmem_slurm.rewriting.rewrite import Change
+from xmem_slurm.rewriting.rewrite import Change, rewrite
+from xmem_slurm.site.schema import GpuOption
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import submit
 from xmem_slurm.submission.submit import Wishes
@@ -281,6 +282,43 @@ def test_what_helps_is_told_by_the_options_of_who_was_run(
         told = capsys.readouterr().err
         assert option in told
         assert variable not in told
+
+
+OWN_LINE = "#XMEM keep-type\n"
+
+
+@pytest.mark.parametrize(("gpu", "kept"), [("l4", ""), ("h200", OWN_LINE)])
+def test_slurm_gets_no_line_of_ours_in_a_script_that_was_changed(
+    gpu: str, kept: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither do the jobs that are there in case it runs out; what is not changed is the user's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(submit.client, "check_accepted", lambda *_, **__: None)
+    text = "#!/bin/sh\n{}#SBATCH --gres=gpu:{}:1\ntrue\n"
+    path = tmp_path / "job.sh"
+    path.write_text(text.format(OWN_LINE, "h200"))
+    written = Submission((str(path),), {}, path.read_bytes())
+    ready = written.but(script=text.format(OWN_LINE, gpu).encode())
+    decision = submit._accepted(
+        Decision(Kind.REWRITTEN, written, ready, retries=[Retry(ready)]), Path("sbatch")
+    )
+    assert Path(decision.ready.argv[0]).read_text() == text.format(kept, gpu)
+    assert [retry.ready.script for retry in decision.retries] == [text.format(kept, gpu).encode()]
+
+
+def test_what_a_dry_run_prints_keeps_them_for_who_submits_it(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # so would the tests that follow
+    monkeypatch.setattr(submit.handover, "die_of_broken_pipe", lambda: None)
+    script = f"#!/bin/sh\n{OWN_LINE}#SBATCH --gres=gpu:h200:1\ntrue\n".encode()
+    job = Submission(("job.sh",), {}, script)
+    edited, _ = rewrite(job, GpuOption(gpu="l4", type="l4", cost=1), "because")
+    with pytest.raises(SystemExit):
+        submit._show(Decision(Kind.REWRITTEN, job, edited))
+    printed = capfdbinary.readouterr().out
+    assert OWN_LINE.encode() in printed
+    assert b"--gres=gpu:l4:1" in printed
 
 
 def test_help_that_nobody_reads_to_its_end_ends_as_sbatch_s_does() -> None:
