@@ -58,6 +58,8 @@ LATER = 1e9
 """Added to what a candidate promises, that others be tried before."""
 UNLIKELY = LATER / 2
 """The same, where its dry run is not expected to answer, or it to fit."""
+UNCOMPARED = UNLIKELY / 2
+"""The same, where no speed of it is known: what can be compared comes first."""
 NEAR = 1.0
 """What is expected to need more than so much of its GPU is not tried before what is not."""
 
@@ -69,8 +71,8 @@ class Row:
     "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits
     its GPUs, but not the host memory of their nodes; "ruled out" by a lower bound, of which
     `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds`
-    are of one sample of the whole job, for comparing alone; None where that is not known. `cost` is
-    that by the site's prices.
+    are of one sample of the whole job, for comparing alone; None where that is not known, and
+    `why_no_time` says why of what was run. `cost` is that by the site's prices.
     """
 
     candidate: Candidate
@@ -82,6 +84,7 @@ class Row:
     cost: float | None = None
     why: str = ""
     host: NodeMemory | None = None
+    why_no_time: str = ""
 
 
 @dataclass(frozen=True)
@@ -269,7 +272,7 @@ class Search:
         later = 0.0 if may_answer else UNLIKELY
         if is_last:
             later = LATER
-        return (0.0 if price is None else price) + later
+        return (UNCOMPARED if price is None else price) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
         """Whether it is expected to fit, or to be near it."""
@@ -403,7 +406,9 @@ class Search:
         if unseen:
             why = f"as changed, the job did not train with what was planned: {unseen}"
             return Row(candidate, "failed", job, estimate, why=why), took
-        seconds, cost = self._price(candidate, speed.work_of(estimate.largest.trace))
+        trace = estimate.largest.trace
+        seconds, cost = self._price(candidate, speed.work_of(trace))
+        no_time = speed.why_no_time(trace, candidate.option, self.hardware[candidate.option])
         host = host_memory(estimate, candidate, self.base, job.request, self.space.site)
         status: Status = "verified" if host.fits else "host"
         if not estimate.fits(gpu):
@@ -412,7 +417,8 @@ class Search:
         if why:
             why = f"rank {candidate.gpus - 1} of {candidate.gpus} does not start: {why}"
             return Row(candidate, "failed", job, estimate, why=why), took
-        return Row(candidate, status, job, estimate, 0, seconds, cost, host=host), took
+        row = Row(candidate, status, job, estimate, 0, seconds, cost, "", host, no_time)
+        return row, took
 
     def _why_not_started(self, candidate: Candidate, job: Submission) -> Orders[str]:
         """Start the last rank of a way that fits, once for so many GPUs on so many nodes; return
@@ -484,13 +490,11 @@ class Search:
 
     def _planned(self, waiting: Sequence[_Waiting]) -> Ways:
         """Return what is known so far, with so many ways waiting to be tried."""
-        nodes = max(
-            (row.candidate.nodes for row in self.rows if row.status == "verified"), default=1
-        )
-        not_ranked = speed.cannot_rank(nodes, pipelines=False)
-        if self.work is None or not all(self.hardware.values()):
-            not_ranked = "of this job or these GPUs no speed is known"
         verified = [row for row in self.rows if row.status == "verified"]
+        nodes = max((row.candidate.nodes for row in verified), default=1)
+        not_ranked = speed.cannot_rank(nodes, pipelines=False)
+        if all(row.seconds is None for row in verified):
+            not_ranked = "; ".join(dict.fromkeys(row.why_no_time for row in verified))
         unverified = [row for row in self.rows if row.status != "verified"]
         rows = [
             *self._ranked(verified, ranked=not not_ranked),
@@ -506,8 +510,8 @@ class Search:
         )
 
     def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:
-        """Return rows best first; of those that are a tie first what costs less to have, and what
-        changes less.
+        """Return rows best first, and, unless the fewest GPUs are, last those without a time; of
+        those that are a tie first what costs less to have, and what changes less.
         """
 
         def price(row: Row) -> float:

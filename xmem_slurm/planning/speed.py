@@ -27,6 +27,7 @@ __all__ = [
     "hardware",
     "same_class",
     "step_seconds",
+    "why_no_time",
     "work_of",
 ]
 
@@ -236,14 +237,14 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
 def work_of(trace: Trace) -> Work | None:
     """Return what one optimizer step did by the counts of a dry run.
 
-    None where no two steps were seen, and where CUDA graphs ran, whose kernels nobody sees.
+    None where it was not counted; `why_no_time` says why.
 
     A group as large as the job is on all of its nodes. Of smaller ones, those that are waited for
     at once are tensor parallel, and their ranks are neighbours; others are data parallel, and have
     a rank on each node if they can.
     """
     counts = trace.counts
-    if counts is None or any(row.kind == "graph" for row in counts.rows):
+    if counts is None or _uncounted(trace):
         return None
     flops: dict[str, float] = defaultdict(float)
     for row in counts.rows:
@@ -265,6 +266,24 @@ def work_of(trace: Trace) -> Work | None:
             sum(row.of[0] * row.count for row in counts.rows if row.kind == "copied")
         ),
     )
+
+
+def why_no_time(trace: Trace, option: str, hardware: Hardware | None) -> str:
+    """Return why nothing is known of the time of what was run dry, on an option's GPUs; "" where it
+    is.
+    """
+    return _uncounted(trace) if hardware is not None else f"no speed of {option} is known"
+
+
+def _uncounted(trace: Trace) -> str:
+    """Return why it is not known what a step did; "" where it is."""
+    counts = trace.counts
+    if counts is None:
+        steps = sum(mark.kind == "step" for mark in trace.marks)
+        return "what a step does was not counted" if steps > 1 else "no two steps of it were seen"
+    if any(row.kind == "graph" for row in counts.rows):
+        return "it runs CUDA graphs, whose kernels a dry run does not see"
+    return ""
 
 
 _COLLECTIVES = (

@@ -40,8 +40,7 @@ def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
     advised.
     """
     advised = list(plan.verified)
-    times = prices(advised, lambda row: None if plan.not_ranked else row.seconds)
-    costs = prices(advised, lambda row: row.cost)
+    times, costs = _multiples(plan, advised)
     body = [
         _cells(number, row, gpus, times.get(number), costs.get(number))
         for number, row in enumerate(advised)
@@ -53,6 +52,15 @@ def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
     for (first, *further), numbers in changes.items():
         shown += [f"{', '.join(f'{number}.' for number in numbers)} {first}", *further]
     return [*shown, *_not_advised(plan), *_words(plan)]
+
+
+def _multiples(plan: Ways, rows: Sequence[Row]) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    """Return times and costs of these rows as multiples of the least, by their places; none where
+    nothing is ranked by speed.
+    """
+    if plan.not_ranked:
+        return {}, {}
+    return prices(rows, lambda row: row.seconds), prices(rows, lambda row: row.cost)
 
 
 def _not_advised(plan: Ways) -> list[str]:
@@ -191,10 +199,11 @@ def _words(plan: Ways) -> list[str]:
         )
     if plan.not_ranked:
         sentences.append(f"not ranked by speed: {plan.not_ranked}")
-    else:
+    elif plan.verified:
         sentences.append(
             "time and cost are per sample, as multiples of the least; within 10 % they are a tie"
         )
+        sentences += _without_time(plan.verified)
     if (
         plan.base.training.by in ("transformers", "accelerate", "lightning")
         and not plan.base.training.has_deepspeed
@@ -208,6 +217,18 @@ def _words(plan: Ways) -> list[str]:
     if first is not None and first.reasons:
         sentences.append(f"of the first: {'; '.join(dict.fromkeys(first.reasons))}")
     return sentences
+
+
+def _without_time(advised: Sequence[Row]) -> list[str]:
+    """Say for each reason which rows of a ranked table have no time."""
+    numbers = dict[str, list[int]]()
+    for number, row in enumerate(advised, 1):
+        if row.seconds is None:
+            numbers.setdefault(row.why_no_time, []).append(number)
+    return [
+        f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no time: {why}"
+        for why, lacking in numbers.items()
+    ]
 
 
 def of_array(plan: Ways) -> list[str]:
@@ -233,8 +254,7 @@ def _not_tried(plan: Ways) -> str:
 
 def objects(plan: Ways, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
     """Return what `xmem-slurm plan --json` prints; sizes in bytes, null is what is not known."""
-    times = prices(plan.rows, lambda row: None if plan.not_ranked else row.seconds)
-    costs = prices(plan.rows, lambda row: row.cost)
+    times, costs = _multiples(plan, plan.rows)
     rows = [
         _object(plan, row, gpus[row.candidate.option], times.get(place), costs.get(place))
         for place, row in enumerate(plan.rows)
@@ -274,6 +294,7 @@ def _object(
         "confidence": estimate.confidence if estimate is not None else None,
         "relative_time": time,
         "relative_cost": cost,
+        "why_no_time": row.why_no_time or None,
         "variables": variables_for(plan.base, candidate),
         "arguments": dict(arguments_for(plan.base, candidate)),
         "files": {

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -51,7 +51,8 @@ from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 from xmem_slurm.trace import Mark, ScriptFailure, Seen, Trace, Training
-from xmem_slurm.work import Work
+from xmem_slurm.units import listed
+from xmem_slurm.work import CountedRow, StepCounts, Work
 
 GPU = load_catalogue()["h200"]
 SCRIPT = """#!/bin/bash
@@ -495,6 +496,56 @@ def test_ways_that_are_as_fast_are_a_tie_and_cheaper_ones_come_first(
     assert [each.gpus for each in orders[0.05]] == sorted(each.gpus for each in orders[0.05])
     slow = [each.method.base == "fsdp2" for each in orders[0.5]]
     assert slow == sorted(slow)
+
+
+def test_what_has_no_time_comes_last_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one of the GPUs no speed is known, and with FSDP2 the job runs CUDA graphs."""
+    uncounted = trained
+
+    def counted(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
+        trace = uncounted(environ, words)
+        graphs = [CountedRow("graph", "", (0, 0, 0, 0), 1)]
+        rows = graphs if trace.training.method.startswith("fsdp2") else []
+        return replace(trace, counts=StepCounts(1000, 1, rows))
+
+    monkeypatch.setattr(sys.modules[__name__], "trained", counted)
+    gpus = {"xy": gpu(3000).model_copy(update={"speed": None}), "known": gpu(3000)}
+    plan, _ = planned(SCRIPT, site_of(xy=8, known=8), gpus, objective="cost", top=50, seconds=9e9)
+    assert plan.not_ranked == ""
+    numbers = defaultdict[str, list[int]](list)
+    for number, row in enumerate(plan.verified, 1):
+        why = "it runs CUDA graphs, whose kernels a dry run does not see"
+        if not row.candidate.method.name.startswith("fsdp2"):
+            why = ""
+        numbers[why if row.candidate.option == "known" else "no speed of xy is known"].append(
+            number
+        )
+    with_time = numbers.pop("")
+    assert with_time == list(range(1, len(with_time) + 1))
+    lines = report.lines(plan, gpus)
+    assert len(numbers) == 2
+    for why, lacking in numbers.items():
+        assert f"{listed(lacking)} have no time: {why}" in lines
+    for row in report.objects(plan, gpus)["candidates"][: len(plan.verified)]:
+        assert (row["why_no_time"] is None) == (row["relative_time"] is not None)
+        assert (row["why_no_time"] is None) == (row["relative_cost"] is not None)
+
+
+def test_what_can_be_compared_is_tried_before_gpus_of_which_no_speed_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(speed, "work_of", lambda _: Work((), {}, 1.0, 1, ()))
+    gpus = {"xy": gpu(3000).model_copy(update={"speed": None}), "known": gpu(3000)}
+    plan, _ = planned(SCRIPT, site_of(xy=8, known=8), gpus, objective="cost", top=1)
+    assert [row.candidate.option for row in plan.verified] == ["known"]
+
+
+def test_multiples_are_explained_where_there_are_some() -> None:
+    site, gpus = site_of(small=8), {"small": gpu(3000)}
+    text = "\n".join(report.lines(planned(SCRIPT, site, gpus)[0], gpus))
+    assert "not ranked by speed: what a step does was not counted" in text
+    none_fits = "\n".join(report.lines(planned(SCRIPT, site, {"small": gpu(100)})[0], gpus))
+    assert "multiples" not in text + none_fits
 
 
 def test_options_of_one_kind_of_gpu_share_their_dry_runs() -> None:

@@ -211,15 +211,22 @@ def test_bytes_are_those_of_a_step_where_the_last_marks_have_more_between_them(
     assert work.bytes == 2 * 7
 
 
+GRAPH = {"launches": 1, "backwards": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]}
+
+
 @pytest.mark.parametrize(
-    "counted",
+    ("counted", "marks", "why"),
     [
-        None,
-        {"launches": 0, "backwards": 0},
-        {"launches": 1, "backwards": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]},
+        (None, [], "no two steps of it were seen"),
+        ({"launches": 0, "backwards": 0}, MARKS[:1], "no two steps of it were seen"),
+        ({"launches": 0, "backwards": 0}, MARKS, "what a step does was not counted"),
+        (GRAPH, MARKS, "it runs CUDA graphs, whose kernels a dry run does not see"),
     ],
 )
 def test_nothing_is_known_without_two_steps_nor_of_graphs(
-    counted: object, tmp_path: object
+    counted: object, marks: object, why: str, tmp_path: object
 ) -> None:
-    assert speed.work_of(read(tmp_path, HISTORY, work=counted)) is None  # type: ignore[arg-type]
+    found = read(tmp_path, HISTORY, work=counted, marks=marks)  # type: ignore[arg-type]
+    assert speed.work_of(found) is None
+    assert speed.why_no_time(found, "h100", NODE) == why
+    assert speed.why_no_time(found, "xy", None) == "no speed of xy is known"
