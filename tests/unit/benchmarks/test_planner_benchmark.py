@@ -1,6 +1,7 @@
 """`python -m benchmarks.planner`: what it compares and what it leaves out, and LLMem by its
 names."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -58,6 +59,26 @@ def test_without_a_csv_ways_that_a_plan_offers_are_compared_as_published() -> No
     assert "\n".join(line.rstrip() for line in lines) in page
     assert lines[-1].endswith(" of 186")
     assert lines[0].startswith("135 rows, in 25 groups")
+
+
+def test_figures_are_those_of_the_page_on_speed() -> None:
+    """The first there are of the ways that a plan offers, the second of rows that are not here."""
+    page, figures = (
+        (ROOT / "docs" / name).read_text(encoding="utf-8")
+        for name in ("planning-speed.md", "figures.md")
+    )
+    counts = r"ours (\d+), LLMem's score (\d+) of \d+"
+    rates = r"ours ([\d.]+)%, LLMem's score ([\d.]+)% of (\d+)"
+    printed = re.findall(
+        f"equal scores, which count half: {counts}\n"
+        f"pairs more than 5 % apart in the right order: {rates}\n",
+        page,
+    )
+    assert len(printed) == 2
+    for equal, llmem_equal, ours, llmems, pairs in printed:
+        halves = f"equal scores count half: {equal} and {llmem_equal} pairs"
+        row = rf"(?m)^\| {pairs} pairs of .* \| {ours} %; LLMem's score {llmems} % \({halves}\) \|$"
+        assert re.search(row, figures), row
 
 
 def test_tensor_parallelism_across_nodes_is_left_out(tmp_path: Path) -> None:
