@@ -18,7 +18,7 @@ from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS, Method
 from xmem_slurm.planning.search import Objective, Row, Search, Ways
 from xmem_slurm.planning.space import Space
-from xmem_slurm.rewriting.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import recorded, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
@@ -99,9 +99,12 @@ class Planned:
         why = "; ".join([f"planned: {row.candidate}", *what_changes(self.plan.base, row.candidate)])
         option = self.site.option[row.candidate.option]
         site, written = self.site, self.plan.base.job
-        return rewrite(
+        edited, _ = rewrite(
             row.job, option, why, spelled=site.dialect, templates=site.templates, written=written
-        )[0]
+        )
+        if edited.script == row.job.script:  # it asks for that kind already, or not in its script
+            return recorded(edited, written, why, site.templates)
+        return edited
 
     def written(self, row: Row, path: Path) -> Mapping[Path, bytes]:
         """Return what is written for a way: its script at `path`, and beside it the files that it

@@ -139,7 +139,8 @@ def _with_record(
     script = edited.parsed_script
     if script is None:
         return edited
-    record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
+    listed = "; ".join(map(str, changes))  # none where its commands alone were changed
+    record = ": ".join(filter(None, [f"xmem-slurm {__version__}", listed, reason]))
     return edited.but(script=_render(script, record, templates))
 
 

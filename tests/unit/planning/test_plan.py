@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import EXAMPLE_SITE
 from tests.traces import trace_of
+from xmem_slurm import __version__
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.dispatch import InTurn
@@ -690,6 +691,28 @@ def test_a_plan_is_a_script_that_asks_for_the_gpus_and_says_why() -> None:
     assert job.request.gpu_types == ("small",)
     assert f"planned: {row.candidate}" in job.script.decode()
     assert command_of(job.script)[-8:] == command_of(row.job.script)[-8:]  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("argv", "asked", "changes"),
+    [
+        ((), "small:4", ""),
+        (("--gpus-per-node=4",), "4", "--gpus-per-node=4 -> --gpus-per-node=small:4: "),
+    ],
+)
+def test_a_plan_says_why_also_where_its_script_asks_for_the_same_gpus(
+    argv: tuple[str, ...], asked: str, changes: str
+) -> None:
+    gpus = {"small": gpu(3000)}
+    script = SCRIPT.replace("--gpus-per-node=4", f"--gpus-per-node={asked}")
+    plan, _ = planned(script, site_of(small=8), gpus, top=20, seconds=2000.0)
+    row = next(row for row in plan.verified if row.candidate.gpus == 4)
+    assert row.job is not None
+    base = replace(plan.base, job=plan.base.job.but(argv=(*argv, "job.sh")))
+    row = replace(row, job=row.job.but(argv=base.job.argv))
+    job = Planned(replace(plan, base=base), site_of(small=8), gpus).submission(row)
+    assert job.script is not None
+    assert f"# xmem-slurm {__version__}: {changes}planned: {row.candidate}" in job.script.decode()
 
 
 def test_what_is_written_is_submitted_as_the_job_would_be() -> None:
