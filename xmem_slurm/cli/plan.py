@@ -95,14 +95,17 @@ def plan(
         tell(report.INTERRUPTED)
     shown = json.dumps(report.objects(planned.plan, planned.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(planned.plan, planned.gpus)))
-    best = planned.best
+    ready, of_memory = by_plan.with_host_memory(planned, wishes)
     if write is not None:
-        files = planned.written(best, write)
+        best = ready.best
+        files = ready.written(best, write)
         for path, content in files.items():
             own_files.write_for_user(path, content)
         beside = [f"; it needs {path.name} beside it" for path in files if path != write]
         sentence = f"xmem-slurm: {write} trains the first of these ways{''.join(beside)}"
-        typer.echo(f"{sentence}: {planned.command(best, write)}", err=True)
+        typer.echo(f"{sentence}: {ready.command(best, write)}", err=True)
+        if of_memory:
+            tell(of_memory)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 (--xmem-plan)?
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xmem_slurm.decision import Decision, Kind
@@ -9,11 +10,13 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.outcomes import learned
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.changes import what_changes
+from xmem_slurm.planning.on_site import Planned
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Site
-from xmem_slurm.submission import answers, by_sizing
+from xmem_slurm.sizing.demand import memory_per_node
+from xmem_slurm.submission import answers, by_sizing, host_memory
 from xmem_slurm.units import human
 
 if TYPE_CHECKING:
@@ -36,17 +39,18 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
         "dry-running the job as written", wanted.seconds, verbose=wishes.verbose
     ) as shown:
         planned = on_site.plan(job, wanted, tell, shown)
+    planned, of_memory = with_host_memory(planned, wishes)
     best = planned.best
     ready = planned.submission(best)
     assert best.estimate is not None
     needed = human(best.estimate.required_bytes)
     changes = what_changes(planned.plan.base, best.candidate)
     seen_words = f"seen in a dry run of it, confidence {best.estimate.confidence}"
-    allowed = site.policy.rewrite and not wishes.advise
+    allowed = _may_change(site, wishes)
     verb = "planned" if allowed else "could be planned (nothing is changed at this site)"
     brief = [f"{verb}: {best.candidate}; {needed} of each GPU's memory needed, {seen_words}"]
     brief += [f"this {'changes' if allowed else 'would change'} {change}" for change in changes]
-    brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
+    brief += [of_memory] if of_memory else []
     kind, submitted = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
     full = [*brief, *report.lines(planned.plan, planned.gpus)]
     brief += report.of_array(planned.plan)
@@ -60,6 +64,32 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     basis = by_sizing.basis_of(job, site_file, planned.site.templates, learned.files(planned.site))
     answers.keep_decision(name, decision, *by_sizing.lasts(traces, basis))
     return decision
+
+
+def _may_change(site: Site, wishes: "Wishes") -> bool:
+    return site.policy.rewrite and not wishes.advise
+
+
+def with_host_memory(planned: Planned, wishes: "Wishes") -> tuple[Planned, str]:
+    """Return the plan whose best way asks for as much host memory as it was seen to hold, where
+    that is let, and what is to be said of it; "" where the way asks for enough.
+
+    Raises:
+        NoEstimate: no way fits.
+    """
+    best = planned.best
+    assert best.job is not None
+    assert best.host is not None
+    assert best.estimate is not None
+    job, raised = host_memory.raised_on(
+        *(best.job, best.host, wishes, planned.site, planned.gpus), option=best.candidate.option
+    )
+    words = best.host.lacking
+    if _may_change(planned.site, wishes):
+        words = terminal.lacks_host_memory(best.estimate, job.request, raised) or words
+    host = best.host._replace(requested=memory_per_node(job.request))
+    rows = [replace(row, job=job, host=host) if row is best else row for row in planned.plan.rows]
+    return replace(planned, plan=replace(planned.plan, rows=rows)), words
 
 
 def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWanted:

@@ -16,6 +16,7 @@ from xmem_slurm.rewriting.rewrite import with_more_memory
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import host_memory
 from xmem_slurm.sizing.demand import demand_of, memory_per_node
+from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.placement import candidates
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.edit import Edit
@@ -45,10 +46,27 @@ def raised(
     Without `in_script` the script stays as it is, where that can be. A heterogeneous job's stays:
     Slurm carries --mem from one component to the next.
     """
-    if job.request.other_components or sized[0].placement.choice is None:
+    choice = sized[0].placement.choice
+    if job.request.other_components or choice is None:
         return job, None
-    request, placed = job.request, sized[0]
-    memory = host_memory.of_job(placed.estimate, memory_per_node(request))
+    memory = host_memory.of_job(sized[0].estimate, memory_per_node(job.request))
+    return raised_on(job, memory, wishes, site, gpus, option=choice, in_script=in_script)
+
+
+def raised_on(
+    job: Submission,
+    memory: NodeMemory,
+    wishes: "Wishes",
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    *,
+    option: str,
+    in_script: bool = True,
+) -> tuple[Submission, RaisedMemory | None]:
+    """Return the same of a job of one component that gets this option, and holds so much of the
+    memory of its nodes.
+    """
+    request = job.request
     units = _units(request)
     if not memory.is_short or not units or not site.policy.rewrite or wishes.advise:
         return job, None
@@ -57,8 +75,8 @@ def raised(
     name = request.memory[0].name
     each = -(-memory.to_ask_for // (units * _STEP[name])) * _STEP[name]
     demand = replace(demand_of(request, site), memory_bytes=units * each)
-    if placed.placement.choice not in candidates(demand, site, gpus):
-        has = f"no node of this site with {placed.placement.choice} has {human(units * each)}"
+    if option not in candidates(demand, site, gpus):
+        has = f"no node of this site with {option} has {human(units * each)}"
         return job, RaisedMemory(why_not=f"it is not raised, as {has} for the job")
     with suppress(UsageError):
         edited, change = with_more_memory(job, Edit(name, _written(each)), in_script=in_script)

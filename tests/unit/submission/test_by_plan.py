@@ -1,6 +1,7 @@
 """xsbatch --xmem-plan submits what a plan found and says what that changes; without one the job is
 as written."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from tests.conftest import EXAMPLE_SITE
 from tests.unit.planning.test_plan import SCRIPT, gpu, planned, site_of
-from xmem_slurm.decision import Kind
+from xmem_slurm.cli import plan as cli
+from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.dryrun import evidence
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import on_site
@@ -26,9 +28,12 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def found(mib: int) -> Planned:
-    gpus = {"small": gpu(mib)}
-    return Planned(planned(SCRIPT, site_of(small=8), gpus)[0], site_of(small=8), gpus)
+def found(mib: int, script: str = SCRIPT, memory_mib: int = 512000, **policy: bool) -> Planned:
+    """Return the plan for a site of this policy, whose nodes have so much memory."""
+    gpus, site = {"small": gpu(mib)}, site_of(memory_mib, small=8)
+    policies = site.policy.model_copy(update=policy)
+    site = site.model_copy(update={"policy": policies})
+    return Planned(planned(script, site, gpus)[0], site, gpus)
 
 
 def having_read(estimate: Estimate | None, path: Path) -> Estimate | None:
@@ -133,3 +138,95 @@ def test_a_type_that_is_to_be_kept_and_that_the_site_does_not_name_is_not_planne
     script = f"#!/bin/bash\n#SBATCH --gres=gpu:a40:2\n{SCRIPT.partition(chr(10))[2]}"
     with pytest.raises(UsageError, match="a40 must be kept, and site example names no such GPU"):
         answer(JOB.but(script=script.encode(), environ={"XMEM_SITE": site}), WISHES, print)
+
+
+ASKS_FOR_LESS = SCRIPT.replace("#SBATCH --ntasks=1", "#SBATCH --ntasks=1\n#SBATCH --mem=1536M")
+"""The best way has two processes on a node, which hold 1 GiB each; 1 more for each is for CUDA."""
+HELD = "2 x 1.00 GiB of host memory on each node"
+RAISED = "--mem=1536M -> --mem=4G (line 4 of the script):\nin the dry run it held 1.00 GiB of host memory"
+NO_NODE = "it is not raised, as no node of this site with small has 4.00 GiB for the job"
+SHORT = f"{HELD}, of which the job asks for 1.50 GiB: ask for more"
+
+
+def decided(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Planned, wishes: Wishes = WISHES
+) -> Decision:
+    policy = f"rewrite = {str(plan.site.policy.rewrite).lower()}"
+    monkeypatch.setattr(on_site, "plan", lambda *_: plan)
+    site = site_with(policy, tmp_path / "site.toml")
+    return answer(plan.plan.base.job.but(environ={"XMEM_SITE": site}), wishes, print)
+
+
+@pytest.mark.parametrize(
+    ("wish", "by_site"), [(True, False), (None, True)], ids=["the user lets it", "the site does"]
+)
+def test_host_memory_is_raised_for_the_best_way_where_that_is_let(
+    wish: bool | None, by_site: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = found(3000, ASKS_FOR_LESS, raise_mem=by_site)
+    decision = decided(monkeypatch, tmp_path, plan, WISHES._replace(raise_mem=wish))
+    assert decision.ready.request.value("mem") == "4G"
+    assert decision.ready.script is not None
+    assert b"--mem=1536M -> --mem=4G: planned" in decision.ready.script
+    assert any(line.startswith(RAISED) for line in decision.brief)
+    first, second = (
+        next(at for at, line in enumerate(decision.lines) if re.match(rf"{number}\. \D", line))
+        for number in (1, 2)
+    )
+    assert HELD not in "".join(decision.lines[first:second])
+
+
+@pytest.mark.parametrize(
+    ("asked", "raised"),
+    [("--mem-per-gpu=768M", "--mem-per-gpu=2G"), ("--mem=4G", "--mem=4G"), ("", "")],
+)
+def test_what_a_way_asks_for_is_raised_in_its_own_spelling_and_never_lowered(
+    asked: str, raised: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = found(3000, ASKS_FOR_LESS.replace("#SBATCH --mem=1536M", f"#SBATCH {asked}"))
+    decision = decided(monkeypatch, tmp_path, plan, WISHES._replace(raise_mem=True))
+    assert decision.ready.script is not None
+    assert f"#SBATCH {raised}\n".encode() in decision.ready.script
+    assert any("host memory" in line for line in decision.brief) == (raised != asked)
+
+
+@pytest.mark.parametrize(
+    ("plan", "wishes", "words"),
+    [
+        ({}, {}, f"this job may be killed: it holds {SHORT} [XMEM_RAISE_MEM=1 raises it]"),
+        ({"raise_mem": True}, {"advise": True}, SHORT),
+        ({"raise_mem": True, "rewrite": False}, {}, SHORT),
+        (
+            {"memory_mib": 3 << 10, "raise_mem": True},
+            {},
+            f"this job may be killed: it holds {SHORT}; {NO_NODE}",
+        ),
+    ],
+    ids=["nobody lets it", "it is only advised", "the site changes nothing", "no node has it"],
+)
+def test_where_host_memory_is_not_raised_it_is_said_what_is_lacking(
+    plan: dict[str, bool],
+    wishes: dict[str, bool],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    decision = decided(
+        monkeypatch, tmp_path, found(3000, ASKS_FOR_LESS, **plan), WISHES._replace(**wishes)
+    )
+    assert decision.ready.request.value("mem") == "1536M"
+    assert words in decision.brief
+
+
+def test_a_plan_that_is_written_asks_for_host_memory_as_one_that_is_submitted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, script = tmp_path / "plan.sh", ASKS_FOR_LESS.replace("\n", "\n#XMEM raise-mem\n", 1)
+    (tmp_path / "job.sh").write_text(script)
+    plan = found(3000, script)
+    monkeypatch.setattr(on_site, "plan", lambda *_: plan)
+    cli.plan([str(tmp_path / "job.sh")], site=str(EXAMPLE_SITE), write=path)
+    assert "#SBATCH --mem=4G\n" in path.read_text()
+    told = capsys.readouterr()
+    assert f"   {SHORT}" in told.out, "the table has the job as it is"
+    assert "xmem-slurm: --mem=1536M -> --mem=4G (line 5 of the script):" in told.err
