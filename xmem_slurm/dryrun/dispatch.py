@@ -71,18 +71,19 @@ def here(order: DryRunOrder) -> DryRunResult:
     Raises:
         SandboxError, DeviceBuildError: as `one` does.
     """
-    spent, outcome = Spent(), None
+    spent, last = Spent(), DryRunResult([])
 
     def run(engine_order: DryRunOrder) -> DryRunResult:
-        nonlocal spent, outcome
-        result = runner.run(engine_order)
-        spent, outcome = spent.plus(result.spent), result.outcome
-        return result
+        nonlocal spent, last
+        last = runner.run(engine_order)
+        spent = spent.plus(last.spent)
+        return last
 
     try:
-        return DryRunResult(drive(engines.run(order), run), spent, outcome)
+        traces = drive(engines.run(order), run)
     except NoEstimate as error:
-        return DryRunResult(error, spent, outcome)
+        return replace(last, answer=error, spent=spent)
+    return replace(last, answer=traces, spent=spent)
 
 
 def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemError]:

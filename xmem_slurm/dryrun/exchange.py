@@ -28,12 +28,14 @@ class DryRunResult:
     """What came of an order: one trace a process that imported torch, or why there is none; and
     what it cost.
 
-    `outcome` is how the script ended; None where that was on another machine.
+    `outcome` is how the script ended; None where that was on another machine, or at another time.
+    `stopped` names the limit that ended it, as in `Outcome`, wherever and whenever that was.
     """
 
     answer: Sequence[Trace] | NoEstimate
     spent: Spent = Spent()  # noqa: RUF009 - a tuple
     outcome: Outcome | None = None
+    stopped: str | None = None
 
     @property
     def traces(self) -> Sequence[Trace]:
@@ -100,6 +102,7 @@ class SharedBudget:
 
 _ORDER, _TRACES = TypeAdapter(DryRunOrder), TypeAdapter(list[Trace])
 _NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool, bool, bool])
+_STOPPED = TypeAdapter(str | None)
 
 
 def order_to_json(order: DryRunOrder) -> str:
@@ -130,7 +133,7 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
     """Return what came of an order as text; an error is why it was not run."""
     if isinstance(result, XmemError):
         return json.dumps({"refused": str(result)})
-    content: dict[str, Any] = {"seconds": result.spent.seconds}
+    content: dict[str, Any] = {"seconds": result.spent.seconds, "stopped": result.stopped}
     if isinstance(result.answer, NoEstimate):
         error = result.answer
         content[type(error).__name__] = [
@@ -155,15 +158,17 @@ def result_from_json(text: bytes, place: str) -> DryRunResult:
         answer = json.loads(text)
         if "refused" in answer:
             raise SlurmError(f"{place}: {answer['refused']}")
-        spent = Spent(float(answer["seconds"]))
+        spent, stopped = (
+            Spent(float(answer["seconds"])),
+            _STOPPED.validate_python(answer["stopped"]),
+        )
         for kind in (NoEstimate, UnusedGpu):
             if kind.__name__ in answer:
                 message, files, on_any_gpu, fails, busy = _NO_ESTIMATE.validate_python(
                     answer[kind.__name__]
                 )
-                return DryRunResult(
-                    kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy), spent
-                )
-        return DryRunResult(_TRACES.validate_python(answer["traces"]), spent)
+                error = kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy)
+                return DryRunResult(error, spent, stopped=stopped)
+        return DryRunResult(_TRACES.validate_python(answer["traces"]), spent, stopped=stopped)
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error

@@ -145,7 +145,7 @@ def _once_more_alone(
                 False,
             )
             seconds = result.spent.seconds
-            if parts > 1 and result.outcome is not None and result.outcome.stopped == "memory":
+            if parts > 1 and result.stopped == "memory":
                 result = yield order, True
                 seconds += result.spent.seconds
         except XmemError as error:

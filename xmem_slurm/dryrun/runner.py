@@ -151,9 +151,9 @@ def _run(order: DryRunOrder) -> DryRunResult:
                 outcome = run()
         spent = Spent(outcome.spent_seconds)
         try:
-            return DryRunResult(_traces(traces, outcome), spent, outcome)
+            return DryRunResult(_traces(traces, outcome), spent, outcome, outcome.stopped)
         except NoEstimate as error:
-            return DryRunResult(error, spent, outcome)
+            return DryRunResult(error, spent, outcome, outcome.stopped)
 
 
 def _command(job: Job, script: Path, shims: Path, environ: Mapping[str, str]) -> list[str]:

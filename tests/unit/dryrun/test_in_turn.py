@@ -16,7 +16,6 @@ from xmem_slurm.dryrun.in_turn import in_turn
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, SlurmError
-from xmem_slurm.sandbox.sandbox import Outcome
 from xmem_slurm.site.loading import load_catalogue
 
 GPU = load_catalogue()["l4"]
@@ -38,7 +37,7 @@ def all_of(*several: Orders[list[str]]) -> Callable[[], Orders[list[str]] | None
 
 
 def answer(words: str, stopped: str | None = None) -> DryRunResult:
-    return DryRunResult(NoEstimate(words), Spent(1), Outcome(0, stopped, 1.0, 0, b""))
+    return DryRunResult(NoEstimate(words), Spent(1), stopped=stopped)
 
 
 def until_there(file: Path) -> None:

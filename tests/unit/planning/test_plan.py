@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +19,10 @@ import pytest
 
 from tests.conftest import EXAMPLE_SITE
 from tests.traces import trace_of
+from tests.unit.dryrun.test_kept_runs import as_read
 from xmem_slurm import __version__
 from xmem_slurm.doubts import Doubt
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
@@ -47,7 +50,7 @@ from xmem_slurm.report import plan as report
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.site.schema import DryRuns, Gpu, Site
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
@@ -308,6 +311,42 @@ def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
     )
     looked_at = [row.candidate for row in nothing_fits.rows]
     assert all(looked_at.count(candidate) == 1 for candidate in looked_at)
+
+
+@pytest.mark.parametrize("gib", [1, 12], ids=["in a part of the memory", "in all of it"])
+def test_a_second_plan_of_the_same_job_makes_no_dry_run(
+    gib: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is kept of one that had too little of the memory says so, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made, model = tmp_path / "made", tmp_path / "model.py"
+    made.mkdir()
+    model.write_text("layers = 1\n")
+    files = [as_read(model)]
+
+    def here(order: DryRunOrder) -> DryRunResult:
+        tempfile.mkstemp(dir=made)  # it is in a process of its own
+        if order.budget.memory_bytes < gib << 30:
+            why = NoEstimate("the dry run was stopped at its memory limit", files)
+            return DryRunResult(why, Spent(10), stopped="memory")
+        trace = trained({}, command_of(order.job.script))
+        if order.starts:
+            (trace,) = started(order).traces
+        seen = Seen(steps=5, end=True)
+        return DryRunResult([replace(trace, files=files, seen=seen)], Spent(10))
+
+    monkeypatch.setattr(dispatch, "here", here)
+    job, gpus = Submission(("job.sh",), {}, SCRIPT.encode()), {"small": gpu(3000)}
+    space = Space(site_of(small=8), gpus, [1, 2, 4, 8], list(METHODS.values()))
+    order = DryRunOrder.of(from_submission(job), gpus["small"], Budget())
+    plans, counts = [], []
+    for _ in range(2):
+        search = Search(order, job, space, "fewest", 4, 300.0)
+        plans.append(search.plan(dispatch.some_at_once(DryRuns())))
+        counts.append(len(list(made.iterdir())))
+    first, second = ([(row.candidate, row.status) for row in plan.rows] for plan in plans)
+    assert (first, counts[0]) == (second, counts[1])
+    assert plans[0].verified
 
 
 def test_what_earlier_jobs_showed_counts_in_every_way() -> None:
