@@ -6,10 +6,11 @@ the first (`sizing`). So jobs that are sized together go in rounds: each as far 
 known; then all that is wanted runs, at once; and again, until nothing is wanted.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from xmem_slurm.dryrun import array_job, cpu_node, engines, kept_runs, runner
 from xmem_slurm.dryrun.budget import Budget, Spent
@@ -19,6 +20,9 @@ from xmem_slurm.dryrun.job import CLOCK
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
+
+if TYPE_CHECKING:
+    from xmem_slurm.trace import Trace
 
 MOST_ROUNDS = 20
 """A job wants another dry run for each kind of GPU in question, and for the last task of an
@@ -71,7 +75,11 @@ def here(order: DryRunOrder) -> DryRunResult:
     Raises:
         SandboxError, DeviceBuildError: as `one` does.
     """
-    spent, last = Spent(), DryRunResult([])
+    spent, last, began = Spent(), DryRunResult([]), time.monotonic()
+
+    def came(answer: "Sequence[Trace] | NoEstimate") -> DryRunResult:
+        seconds = time.monotonic() - began
+        return replace(last, answer=answer, spent=spent, made_in_seconds=seconds)
 
     def run(engine_order: DryRunOrder) -> DryRunResult:
         nonlocal spent, last
@@ -80,10 +88,9 @@ def here(order: DryRunOrder) -> DryRunResult:
         return last
 
     try:
-        traces = drive(engines.run(order), run)
+        return came(drive(engines.run(order), run))
     except NoEstimate as error:
-        return replace(last, answer=error, spent=spent)
-    return replace(last, answer=traces, spent=spent)
+        return came(error)
 
 
 def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemError]:

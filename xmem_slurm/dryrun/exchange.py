@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
@@ -30,12 +31,14 @@ class DryRunResult:
 
     `outcome` is how the script ended; None where that was on another machine, or at another time.
     `stopped` names the limit that ended it, as in `Outcome`, wherever and whenever that was.
+    `made_in_seconds` are those on the wall that it took then: of what is kept, `spent` has none.
     """
 
     answer: Sequence[Trace] | NoEstimate
     spent: Spent = Spent()  # noqa: RUF009 - a tuple
     outcome: Outcome | None = None
     stopped: str | None = None
+    made_in_seconds: float = 0.0
 
     @property
     def traces(self) -> Sequence[Trace]:
@@ -76,10 +79,13 @@ def drive(orders: Orders[T], run: Callable[[DryRunOrder], DryRunResult]) -> T:
 
 
 class SharedBudget:
-    """One budget for several dry runs, and what they have spent of it."""
+    """One budget for several dry runs, what they have spent of it, and in how many seconds on the
+    wall they were made, be it at another time.
+    """
 
     def __init__(self, whole: Budget) -> None:
         self.whole, self.spent = whole, Spent()
+        self.made_in_seconds = 0.0
 
     @property
     def left(self) -> Budget:
@@ -97,6 +103,7 @@ class SharedBudget:
             order, budget=left if seconds is None else replace(left, seconds=seconds)
         )
         self.spent = self.spent.plus(result.spent)
+        self.made_in_seconds += result.made_in_seconds
         return result.traces
 
 
@@ -133,7 +140,11 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
     """Return what came of an order as text; an error is why it was not run."""
     if isinstance(result, XmemError):
         return json.dumps({"refused": str(result)})
-    content: dict[str, Any] = {"seconds": result.spent.seconds, "stopped": result.stopped}
+    content: dict[str, Any] = {
+        "seconds": result.spent.seconds,
+        "stopped": result.stopped,
+        "made_in_seconds": result.made_in_seconds,
+    }
     if isinstance(result.answer, NoEstimate):
         error = result.answer
         content[type(error).__name__] = [
@@ -158,17 +169,18 @@ def result_from_json(text: bytes, place: str) -> DryRunResult:
         answer = json.loads(text)
         if "refused" in answer:
             raise SlurmError(f"{place}: {answer['refused']}")
-        spent, stopped = (
-            Spent(float(answer["seconds"])),
-            _STOPPED.validate_python(answer["stopped"]),
+        came = partial(
+            DryRunResult,
+            spent=Spent(float(answer["seconds"])),
+            stopped=_STOPPED.validate_python(answer["stopped"]),
+            made_in_seconds=float(answer["made_in_seconds"]),
         )
         for kind in (NoEstimate, UnusedGpu):
             if kind.__name__ in answer:
                 message, files, on_any_gpu, fails, busy = _NO_ESTIMATE.validate_python(
                     answer[kind.__name__]
                 )
-                error = kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy)
-                return DryRunResult(error, spent, stopped=stopped)
-        return DryRunResult(_TRACES.validate_python(answer["traces"]), spent, stopped=stopped)
+                return came(kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy))
+        return came(_TRACES.validate_python(answer["traces"]))
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error

@@ -462,9 +462,12 @@ class Search:
                 replace(order.budget, seconds=min(order.budget.seconds, seconds_left))
             )
             try:
-                self._results[key] = (yield from ranks.run(order, budget)), budget.spent
+                traces = yield from ranks.run(order, budget)
             finally:
                 self.spent += budget.spent.seconds
+            # as it took when it was made, so that a second plan goes as the first did
+            took = Spent(budget.spent.seconds, budget.made_in_seconds)
+            self._results[key] = traces, took
         traces, took = self._results[key]
         as_written = (job.script, job.argv) == (self.job.script, self.job.argv)
         experience = self.experience if as_written else self.experience.of_another_way()

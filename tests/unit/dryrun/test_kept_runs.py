@@ -60,9 +60,11 @@ def trace_of(*read: Path, end: bool = True, failure: ScriptFailure | None = None
 
 
 def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
-    runner = Runner(DryRunResult([trace_of(model), trace_of(model)], Spent(10.0)))
+    result = DryRunResult([trace_of(model), trace_of(model)], Spent(10.0), None, "memory", 20.0)
+    runner = Runner(result)
     first, again = runner.give(order), runner.give(order)
     assert runner.count == 1
+    assert (again.stopped, again.made_in_seconds) == ("memory", 20.0)
     assert result_to_json(again) == result_to_json(first)
     assert again.spent.seconds == 10.0, "what it took then: what follows from that is the same"
 

@@ -182,7 +182,7 @@ def planned(
         if order.starts:
             return (start or started)(order)
         ran.append(" ".join(words))
-        return DryRunResult([trained({}, words)], Spent(10))
+        return DryRunResult([trained({}, words)], Spent(10), made_in_seconds=10.0)
 
     counts = [1 << power for power in range(most.bit_length())]
     space = Space(site, gpus, counts, list(METHODS.values()))
@@ -317,7 +317,8 @@ def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
 def test_a_second_plan_of_the_same_job_makes_no_dry_run(
     gib: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What is kept of one that had too little of the memory says so, too."""
+    """What is kept of one that had too little of the memory says so, too; and of each it is known
+    how much of its time it trained: 10 of 40 seconds."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made, model = tmp_path / "made", tmp_path / "model.py"
     made.mkdir()
@@ -332,8 +333,8 @@ def test_a_second_plan_of_the_same_job_makes_no_dry_run(
         trace = trained({}, command_of(order.job.script))
         if order.starts:
             (trace,) = started(order).traces
-        seen = Seen(steps=5, end=True)
-        return DryRunResult([replace(trace, files=files, seen=seen)], Spent(10))
+        trace = replace(trace, files=files, seen=Seen(steps=5, end=True), lived=(100.0, 110.0))
+        return DryRunResult([trace], Spent(10), made_in_seconds=40.0)
 
     monkeypatch.setattr(dispatch, "here", here)
     job, gpus = Submission(("job.sh",), {}, SCRIPT.encode()), {"small": gpu(3000)}
@@ -344,6 +345,7 @@ def test_a_second_plan_of_the_same_job_makes_no_dry_run(
         search = Search(order, job, space, "fewest", 4, 300.0)
         plans.append(search.plan(dispatch.some_at_once(DryRuns())))
         counts.append(len(list(made.iterdir())))
+        assert search.run_seconds.by_method["ddp"][0] == {1: 7.5, 12: 15.0}[gib]
     first, second = ([(row.candidate, row.status) for row in plan.rows] for plan in plans)
     assert (first, counts[0]) == (second, counts[1])
     assert plans[0].verified
