@@ -358,6 +358,8 @@ def _trace_of(file: Path, allowance: untrusted.Allowance) -> trace.Trace:
     """
     read_trace = trace_file.read(file, allowance)
     first, last = read_trace.lived
+    if read_trace.state != "running" or not last:  # what was not noted was not
+        return read_trace
     return replace(read_trace, lived=(first, max(last, file.stat().st_mtime)))
 
 
