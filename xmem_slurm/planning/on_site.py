@@ -56,12 +56,10 @@ class PlanWanted(NamedTuple):
     seconds: float = 180.0
     margin: float = 0.0
     policy: str | None = None
-    fresh: bool = False
-    """Whether what earlier dry runs found is no answer."""
+    run_options: Asked = Asked()
+    """What is asked of every dry run."""
     can_interrupt: bool = False
     """Whether Ctrl-C ends the search with the best so far, where something was found that fits."""
-    array_tasks: str | None = None
-    """Which tasks of an array are run as they are written; None: its ends."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,8 @@ def plan(
     )
     dry_run_budget = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
-    run_options = Asked(fresh=wanted.fresh, array_tasks=wanted.array_tasks)
     order = DryRunOrder.of(
-        from_submission(job), next(iter(gpus.values())), dry_run_budget, run_options
+        from_submission(job), next(iter(gpus.values())), dry_run_budget, wanted.run_options
     )
     with admission.turn(site.dry_run, None, tell):
         experience = Experience(learned.margins(site, tell), history.ran_out(job))

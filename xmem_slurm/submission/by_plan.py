@@ -51,6 +51,7 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     brief = [f"{verb}: {best.candidate}; {needed} of each GPU's memory needed, {seen_words}"]
     brief += [f"this {'changes' if allowed else 'would change'} {change}" for change in changes]
     brief += [of_memory] if of_memory else []
+    brief += ["no report is drawn of a plan"] if wishes.report or wishes.html else []
     kind, submitted = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
     full = [*brief, *report.lines(planned.plan, planned.gpus)]
     brief += report.of_array(planned.plan)
@@ -104,8 +105,7 @@ def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWa
         on=pinned,
         margin=wishes.margin,
         policy=wishes.policy,
-        fresh=wishes.fresh,
-        array_tasks=wishes.array_tasks,
+        run_options=by_sizing.asked_of(wishes),
     )
     # of many dry runs more is the default than of one
     if wishes.budget != wishes._field_defaults["budget"]:

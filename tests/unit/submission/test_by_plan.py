@@ -12,6 +12,7 @@ from tests.unit.planning.test_plan import SCRIPT, gpu, planned, site_of
 from xmem_slurm.cli import plan as cli
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.dryrun import evidence
+from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import Planned
@@ -128,6 +129,22 @@ def test_the_words_of_the_site_and_of_the_user_hold(
     )
     assert decision.kind is kind
     assert (decision.ready == job) == (kind is Kind.ADVISED)
+
+
+def test_what_is_asked_of_a_dry_run_is_asked_of_those_of_a_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And what a plan does not do is said."""
+    plan, wanted = found(3000), []
+    monkeypatch.setattr(on_site, "plan", lambda _job, want, *_: wanted.append(want) or plan)
+    job = JOB.but(environ={"XMEM_SITE": site_with("", tmp_path / "site.toml")})
+    asked = Asked(engine="profile", ranks="last", array_tasks="3", fresh=True)
+    wishes = WISHES._replace(
+        engine="profile", ranks="last", array_tasks="3", fresh=True, html="report.html"
+    )
+    decision = answer(job, wishes, print)
+    assert wanted[0].run_options == asked
+    assert "no report is drawn of a plan" in decision.brief
 
 
 def test_a_type_that_is_to_be_kept_and_that_the_site_does_not_name_is_not_planned_for(
