@@ -61,9 +61,9 @@ CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
 PASSES = ("backward", "backward_end")
 """Marks of each step."""
-FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.01, 0.25
-"""How often the thread looks that watches, at first and later: limits are passed by so much at the
-most, and a process that is killed sooner leaves no trace."""
+LOOK_SECONDS = 0.25
+"""How often the thread looks that watches: limits are passed by so much at the most, and a process
+that is killed sooner leaves no trace."""
 MOST_ALLOCATIONS = 300_000
 """A trace that is longer, shortened as it is (`record/history`), is of no more use: the process
 ends there."""
@@ -394,14 +394,13 @@ class Recorder(ProbeEngine):
         The script's own thread may not let go of the interpreter for minutes: what is not written
         by then is lost.
         """
-        pid, due, pause = os.getpid(), float("inf"), FIRST_LOOK_SECONDS
+        pid, due = os.getpid(), float("inf")
         began: float | None = None
         while not self._finished and os.getpid() == pid:
-            time.sleep(pause)
-            pause = min(LOOK_SECONDS, 2 * pause)
+            time.sleep(LOOK_SECONDS)
             # the script changes what is looked at meanwhile: the next look is due
             with contextlib.suppress(Exception):
-                self._say_alive(pause)
+                self._say_alive()
                 counts, moment = self._allocator.look(), time.monotonic()
                 if began is None and any(counts):
                     began = due = moment
@@ -419,11 +418,11 @@ class Recorder(ProbeEngine):
                     with self._lock:
                         self._history.take(counts, self._allocator.peaks)
 
-    def _say_alive(self, seconds: float) -> None:
+    def _say_alive(self) -> None:
         """Give what was written the time of the next look: a process that is killed before was on
         its GPU until then (`read` in xmem_slurm/dryrun/runner.py), and what ran beside it adds up.
         """
-        until = time.time() + seconds
+        until = time.time() + LOOK_SECONDS
         for device in self._history.devices():
             with contextlib.suppress(OSError):  # not written yet
                 os.utime(self._file_of(device), (until, until))
