@@ -16,9 +16,7 @@ A dry run is given again only if it would find the same:
 - More of a budget would not have changed it, or there is no more: where it used more than half of
   its budget, a second opinion or another kind of GPU may have come too short (`engines`). Only who
   may spend no more than that is given it.
-
-- What Slurm says of the job and changes nothing of it, as its name does, was not asked for, or is
-  as it was.
+- The job has not read its name, its account or what scontrol says of it, or they are as they were.
 
 One that says which lines asked for memory (`order.Origins`) says all that one says that does not,
 and one that was whole all that one says that was over sooner (`DryRunOrder.most_bytes`).
