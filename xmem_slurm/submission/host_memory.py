@@ -46,8 +46,10 @@ def raised(
     Without `in_script` the script stays as it is, where that can be. A heterogeneous job's stays:
     Slurm carries --mem from one component to the next.
     """
+    if job.request.other_components:
+        return job, None
     choice = sized[0].placement.choice
-    if job.request.other_components or choice is None:
+    if choice is None:
         return job, None
     memory = host_memory.of_job(sized[0].estimate, memory_per_node(job.request))
     return raised_on(job, memory, wishes, site, gpus, option=choice, in_script=in_script)
