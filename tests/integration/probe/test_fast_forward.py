@@ -563,6 +563,23 @@ def test_what_a_call_gives_and_only_its_graph_keeps_is_there_until_its_backward_
     assert replay(skipping).peak_reserved_bytes == pytest.approx(reserved, rel=0.01)
 
 
+def test_gradients_are_added_up_in_place_where_a_call_is_noted_too(run: Run) -> None:
+    """The last layer's input is given two gradients, one of which the whole call was given."""
+    code = """
+        class Residual(torch.nn.Module):
+            def __init__(self): super().__init__(); self.first = model[0]
+            def forward(self, x): x = self.first(x); return x + x.tanh()
+        residual, allocated = Residual(), []
+        for i in range(3):
+            loss = residual(data()).square().mean()
+            before = torch.cuda.memory_stats()["allocation.all.allocated"]
+            loss.backward()
+            allocated.append(torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+        print(json.dumps({"allocated": allocated}))
+        """
+    assert run(script(code), seconds=SECONDS).out == run(script(code)).out
+
+
 def test_a_gradient_that_another_function_does_not_give_is_there_all_the_same(run: Run) -> None:
     """Its node is in the graph, so that the call's gradient is taken to be added to another."""
     code = """

@@ -112,5 +112,12 @@ def is_strided(tensor: Tensor) -> bool:
 
 
 def pointer(tensor: Tensor) -> int:
-    """Return where the storage of a tensor lies."""
-    return tensor.untyped_storage().data_ptr()
+    """Return where the storage of a tensor lies.
+
+    Without Python's object for that storage where it can be: it stays as long as the storage does,
+    and torch adds a gradient to another in place only where nobody else has its storage
+    (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
+    """
+    if not tensor.numel():  # torch gives it no address of its own
+        return tensor.untyped_storage().data_ptr()
+    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
