@@ -118,6 +118,7 @@ def pointer(tensor: Tensor) -> int:
     and torch adds a gradient to another in place only where nobody else has its storage
     (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
     """
-    if not tensor.numel():  # torch gives it no address of its own
+    address = tensor.data_ptr()
+    if not address:  # of a tensor with no elements, or with no memory of its own
         return tensor.untyped_storage().data_ptr()
-    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+    return address - tensor.storage_offset() * tensor.element_size()
