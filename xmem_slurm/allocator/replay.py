@@ -280,8 +280,10 @@ class Run:
         served, noted = allocator.allocations, len(history or ())
         met: dict[int, int] = {}
         short: list[bool] = []
+        cycle = short
         failed = None
-        while failed is None and len(short) < min(repeat.times, MOST_REPEATS):
+        most = min(repeat.times, MOST_REPEATS)
+        while failed is None and len(short) < most:
             for old, new in pairs:
                 self.blocks[old] = self.blocks[new]
                 if new in self._deferred:
@@ -295,14 +297,15 @@ class Run:
             places = hash(
                 (allocator.reserved_bytes, *[self.blocks[number].ptr for number in allocated])
             )
-            if places in met:
-                break
-            met[places] = len(short)
+            first = met.setdefault(places, len(short))
+            if first < len(short) and cycle is short:
+                # The others go round: what remains is what leaves memory as the last of them does.
+                cycle = short[first:]
+                most = len(short) + (repeat.times - len(short)) % len(cycle)
         if history is not None:  # whoever follows it knows the events of the trace alone
             history[noted:] = [
                 entry for entry in history[noted:] if entry.action.startswith("segment")
             ]
-        cycle = short[met.get(places, 0) :] or short
         self.repeated += repeat.times
         self.repeated_short += sum(short) + (repeat.times - len(short)) * sum(cycle) // len(cycle)
         return failed

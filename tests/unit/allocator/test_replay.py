@@ -230,6 +230,22 @@ def test_steps_that_a_trace_leaves_out_are_as_if_they_stood_there(sizes: Sequenc
     assert len(short) > 2
 
 
+@pytest.mark.parametrize("count", [9, 10])
+def test_memory_after_steps_that_are_left_out_lies_as_the_last_of_them_leaves_it(
+    count: int,
+) -> None:
+    """What each step keeps lies in the large segment and in one of its own by turns."""
+
+    def trace(steps: int) -> Trace:
+        keeping = [f"+h{k}:35 -h{k - 1}" for k in range(1, steps)]
+        return steps_of(["+a:60 -a +h0:35", *keeping, "+z:50"])
+
+    whole, kept = trace(count), trace(4)
+    left_out = Repeat(len(trace(3).events) - 1, len(kept.events) - 1, count - 4)
+    found = replay(dataclasses.replace(kept, repeats=[left_out]))
+    assert found.peak_reserved_bytes == replay(whole).peak_reserved_bytes
+
+
 def test_whether_a_job_lives_on_freeing_its_cache_does_not_hang_on_how_many_steps_were_kept() -> (
     None
 ):
