@@ -16,7 +16,7 @@ from xmem_slurm.dryrun import array_job, cpu_node, engines, kept_runs, runner
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, drive, order_to_json
 from xmem_slurm.dryrun.in_turn import in_turn
-from xmem_slurm.dryrun.job import CLOCK
+from xmem_slurm.dryrun.job import OF_ONE_RUN
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
@@ -179,5 +179,5 @@ def _key(order: DryRunOrder) -> str:
     """Return what stays the same where the same dry run is wanted again: not the time of day, nor
     that for it.
     """
-    environ = {name: value for name, value in order.job.environ.items() if name not in CLOCK}
+    environ = {name: value for name, value in order.job.environ.items() if name not in OF_ONE_RUN}
     return order_to_json(replace(order, job=replace(order.job, environ=environ), budget=Budget()))

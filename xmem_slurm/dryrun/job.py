@@ -56,8 +56,9 @@ _AS_GIVEN = re.compile(
 )
 """What it finds of each component that way, and of the first one under the usual name, too."""
 
-CLOCK = ("SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME")
-"""What says when the job runs: another time each time."""
+OF_ONE_RUN = ("SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME", "SLURM_PRIO_PROCESS")
+"""What says when the job runs, another time each time, and how nice who submits it is: what sizes a
+job behind the filter is nicer (`filter/detached`)."""
 
 _HOSTS = re.compile("SLURM_(JOB_)?NODELIST(_HET_GROUP_.*)?|SLURMD_NODENAME")
 """What names the nodes: the host of the dry run stands for them all."""

@@ -15,13 +15,15 @@ A dry run is given again only if it would find the same:
   caused. That there is no estimate, with the files known that say so, is one.
 - More of a budget would not have changed it, or there is no more: where it used more than half of
   its budget, a second opinion or another kind of GPU may have come too short (`engines`). Only who
-  may spend no more than that is given it.
+  may spend no more than that is given it. So it is with host memory, of which each dry run of a
+  search has a part (`in_turn`): who may have more is given one that wanted no more.
 - The job has not read its name, its account or what scontrol says of it, or they are as they were.
 
 One that says which lines asked for memory (`order.Origins`) says all that one says that does not,
 and one that was whole all that one says that was over sooner (`DryRunOrder.most_bytes`).
 """
 
+import functools
 import hashlib
 import itertools
 import json
@@ -45,7 +47,7 @@ from xmem_slurm.dryrun.exchange import (
     result_from_json,
     result_to_json,
 )
-from xmem_slurm.dryrun.job import CLOCK, Job
+from xmem_slurm.dryrun.job import OF_ONE_RUN, Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.runner import LAST_WORDS_SECONDS
 from xmem_slurm.dryrun.shims.slurm_queries import FACTS
@@ -87,8 +89,10 @@ def look_up(order: DryRunOrder) -> DryRunResult | None:
     none.
     """
     origins = ("none", "hook") if order.origins == "none" else (order.origins,)
-    for origin, most in itertools.product(origins, dict.fromkeys((None, order.most_bytes))):
-        record = STORE.read(_key(replace(order, origins=origin, most_bytes=most)))
+    mosts = dict.fromkeys((None, order.most_bytes))
+    for origin, most, memory in itertools.product(origins, mosts, _memories(order.budget)):
+        budget = replace(order.budget, memory_bytes=memory)
+        record = STORE.read(_key(replace(order, origins=origin, most_bytes=most, budget=budget)))
         if record is None:
             continue
         try:
@@ -99,6 +103,14 @@ def look_up(order: DryRunOrder) -> DryRunResult | None:
             record.use()
             return result
     return None
+
+
+def _memories(budget: Budget) -> Sequence[int]:
+    """Return with how much host memory this dry run may have been made: so much, or that of which
+    this is a part, or a part of this, as each of a search has (`dispatch.some_at_once`).
+    """
+    own, parts = budget.memory_bytes, budget.cpus
+    return [*dict.fromkeys((own, own * parts, own // parts))]
 
 
 def keep(order: DryRunOrder, result: DryRunResult) -> None:
@@ -114,6 +126,7 @@ def keep(order: DryRunOrder, result: DryRunResult) -> None:
             "made": time.time(),
             "budget": order.budget.seconds,
             "spent": spent,
+            "memory": order.budget.memory_bytes,
             "read": _read_of_slurm(order.job, result, rests_on),
         }
         # All traces have the same list of files, of thousands: it is kept once.
@@ -173,7 +186,21 @@ def _restored(record: StoredRecord, order: DryRunOrder) -> DryRunResult | None:
     # after their times were taken: what changes meanwhile is seen later
     if not evidence.unchanged(rests_on):
         return None
-    return _with_files(result_from_json(record.part(_RESULT), "a kept dry run"), files)
+    result = result_from_json(record.part(_RESULT), "a kept dry run")
+    if head["memory"] < order.budget.memory_bytes and _may_want_memory(result):
+        return None
+    return _with_files(result, files)
+
+
+def _may_want_memory(result: DryRunResult) -> bool:
+    """Whether a dry run may find something else with more host memory: the profile engine computes
+    as much as there is memory for.
+    """
+    return (
+        isinstance(result.answer, NoEstimate)
+        or result.stopped == "memory"
+        or any(process_trace.has(Doubt.PROFILE_ENGINE) for process_trace in result.answer)
+    )
 
 
 def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | None:
@@ -249,8 +276,8 @@ def _key(order: DryRunOrder) -> str:
     # What XMEM_* variables ask for stands in the order itself.
     environ = {
         name: value
-        for name, value in order.job.environ.items()
-        if name not in (*CLOCK, *_SAID_BY_SLURM)
+        for name, value in sorted(order.job.environ.items())  # that of sbatch is in another order
+        if name not in (*OF_ONE_RUN, *_SAID_BY_SLURM)
         and not name.startswith("XMEM_")
         and evidence.can_matter(name)
     }
@@ -262,6 +289,7 @@ def _key(order: DryRunOrder) -> str:
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
 
 
+@functools.cache
 def _of_ours() -> list[tuple[str, int, int]]:
     """Return what tells this program from another version of it, also one that is being worked
     on.

@@ -22,6 +22,7 @@ from tests.conftest import (
     WARM_XSBATCH,
     Cluster,
     as_of_22_05,
+    own_cache,
     running_lab,
     wait_until,
     write_job,
@@ -197,6 +198,36 @@ def test_what_xsbatch_submits_is_not_looked_at_twice(filtered: Filtered, folder:
     as_written(filtered, done)
     assert "xsbatch: GPU memory needed" in done.stderr
     assert "xmem-slurm: " not in done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("python")
+def test_one_dry_run_is_enough_for_all_who_ask(filtered: Filtered, folder: Path) -> None:
+    """An estimate, a submission by xsbatch, one by sbatch through the filter, and a plan; where
+    another dry run would find something else, it is made."""
+    script, runs = folder / "job.sh", folder / "runs"
+    script.write_text(f"{script.read_text()}echo >>runs\n")
+    filtered.install(rewriting())
+    own = own_cache(folder) | {
+        "XMEM_SITE": str(filtered.site_file),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "PWD": str(folder),
+    }
+
+    def made(*command: str) -> int:
+        done = filtered.cluster.run(*command, cwd=folder, **own)
+        assert done.returncode == 0, done.stderr
+        assert "submitted as written" not in done.stderr
+        return len(runs.read_text())
+
+    xmem_slurm = (*UNSANDBOXED, "xmem_slurm.cli.main")
+    way = ("--gpus=1", "--on=h200", "--allow=single", "--top=1")
+    assert made(*xmem_slurm, "estimate", "job.sh") == 1
+    assert made(*WARM_XSBATCH, "--hold", "job.sh") == 1
+    assert made("sbatch", "--hold", "job.sh") == 1
+    assert made(*xmem_slurm, "plan", *way, "job.sh") == 1
+    (folder / "train.py").write_text(TRAIN.replace("4096", "2048"))
+    assert made("sbatch", "--hold", "job.sh") == 2
 
 
 def as_written(filtered: Filtered, done: subprocess.CompletedProcess[str]) -> None:

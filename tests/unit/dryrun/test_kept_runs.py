@@ -18,6 +18,7 @@ from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import File, Noted, ScriptFailure, Seen, Trace
+from xmem_slurm.units import GIB
 
 CATALOGUE = load_catalogue()
 Change = Callable[[DryRunOrder], DryRunOrder]
@@ -44,7 +45,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def order(tmp_path: Path) -> DryRunOrder:
-    job = Job(b"#!/bin/sh\npython3 train.py\n", (), tmp_path, {"A": "1", "SHLVL": "2"})
+    job = Job(
+        b"#!/bin/sh\n#SBATCH -J one -n1\npython3 train.py\n", (), tmp_path, {"A": "1", "SHLVL": "2"}
+    )
     return DryRunOrder(job, CATALOGUE["l4"], Budget(seconds=60))
 
 
@@ -90,6 +93,19 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
             ),
             1,
         ),
+        (
+            lambda order: replace(
+                order,
+                job=replace(order.job, environ={**order.job.environ, "SLURM_PRIO_PROCESS": "10"}),
+            ),
+            1,
+        ),
+        (
+            lambda order: replace(
+                order, job=replace(order.job, environ=dict(reversed(order.job.environ.items())))
+            ),
+            1,
+        ),
         (lambda order: replace(order, budget=Budget(seconds=300)), 1),
         (lambda order: replace(order, budget=replace(order.budget, memory_bytes=1 << 30)), 2),
         (lambda order: replace(order, gpu=CATALOGUE["h200"]), 2),
@@ -98,6 +114,12 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
         (
             lambda order: replace(
                 order, job=replace(order.job, script=b"#!/bin/sh\npython3 other.py\n")
+            ),
+            2,
+        ),
+        (
+            lambda order: replace(
+                order, job=replace(order.job, script=order.job.script.replace(b"-n1", b"-n2"))
             ),
             2,
         ),
@@ -110,6 +132,45 @@ def test_another_dry_run_is_made(
     runner.give(order)
     runner.give(change(order))
     assert runner.count == made
+
+
+PROFILED = Noted(Doubt.PROFILE_ENGINE, "")
+
+
+@pytest.mark.parametrize(
+    ("doubts", "stopped", "first", "then", "made"),
+    [
+        ([], None, 16, 8, 1),
+        ([], None, 8, 16, 1),
+        ([], "memory", 16, 8, 1),
+        ([], "memory", 8, 16, 2),
+        ([PROFILED], None, 8, 16, 2),
+        ([PROFILED], None, 16, 8, 1),
+    ],
+)
+def test_more_memory_counts_where_it_may_be_wanted(
+    doubts: list[Noted],
+    stopped: str | None,
+    first: int,
+    then: int,
+    made: int,
+    order: DryRunOrder,
+    model: Path,
+) -> None:
+    found = [replace(trace_of(model), doubts=doubts)]
+    runner = Runner(DryRunResult(found, Spent(10.0), None, stopped))
+    for gib in (first, then):
+        runner.give(replace(order, budget=replace(order.budget, memory_bytes=gib * GIB)))
+    assert runner.count == made
+
+
+def test_that_there_is_no_estimate_with_less_memory_says_nothing_of_more(
+    order: DryRunOrder, model: Path
+) -> None:
+    runner = Runner(DryRunResult(NoEstimate("it ran out of memory", [as_read(model)])))
+    for gib, made in ((8, 1), (16, 2), (8, 2)):
+        runner.give(replace(order, budget=replace(order.budget, memory_bytes=gib * GIB)))
+        assert runner.count == made
 
 
 def named(order: DryRunOrder, name: str, script: bytes | None = None) -> DryRunOrder:
