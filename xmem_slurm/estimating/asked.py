@@ -97,7 +97,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     """
     ran_out = answer.ran_out(job)
     key = answers.key(job, [wanted._replace(wishes=wanted.wishes.of_the_answer()), ran_out])
-    last = None if wanted.wishes.fresh else answers.look_up_estimate(key)
+    last = None if wanted.wishes.fresh else answers.look_up_estimate(key, job)
     if last is not None:
         return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - who is told what is known does not wait for it

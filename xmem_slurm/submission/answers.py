@@ -4,11 +4,12 @@ of `estimate`.
 A record holds the decision of a submission, or what was said of an estimate, or both: an estimate
 of xsbatch's can be explained, too. Its name is a hash of what was asked: sbatch's arguments, the
 script, the folder, the environment (but for what changes with every login), what is asked of us,
-our version. Options that change neither what a job needs nor what is chosen for it (`IMMATERIAL`)
-are not in it: they are taken from who asks. Behind the head stand the files that the dry run read,
-and how each was as it was read (`evidence`), and the traces, of which reports are made. An answer
-is given only if every file is so now, installed packages some seconds ago (`PACKAGES_SECONDS`): a
-model that was edited, even while the dry run ran, is never answered from here.
+our version. Options that change neither what a job needs nor what is chosen for it (`immaterial`)
+are not in it, wherever they are set: they are taken from who asks. Behind the head stand the files
+that the dry run read, and how each was as it was read (`evidence`), and the traces, of which
+reports are made. An answer is given only if every file is so now, installed packages some seconds
+ago (`PACKAGES_SECONDS`): a model that was edited, even while the dry run ran, is never answered
+from here.
 
 What was read is known from three sources: the Pythons of the dry run note what they open
 (`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it
@@ -39,14 +40,14 @@ from xmem_slurm.dryrun import evidence
 from xmem_slurm.dryrun.evidence import Evidence
 from xmem_slurm.errors import XmemError
 from xmem_slurm.outcomes import prediction
-from xmem_slurm.slurm.options import SBATCH
+from xmem_slurm.slurm import immaterial
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state.store import Store, StoredRecord
 
 if TYPE_CHECKING:
     from xmem_slurm.sizing.sizing import Sizing
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 STORE = Store("answers")
 _FILES, _SIZED, _PACKAGES = range(3)
 """The parts of a record: what it rests on, the traces, and what it rests on of installed packages,
@@ -69,20 +70,12 @@ end otherwise."""
 FOR_WHO_WAITS = 0
 """Of an answer that does not last: it is given to those only who were waiting for it."""
 
-_NOT_OF_MEMORY = """
-    acctg-freq begin comment deadline delay-boot dependency error hold job-name
-    kill-on-invalid-dep mail-type mail-user mcs-label nice no-requeue open-mode output parsable
-    priority quiet reboot requeue signal verbose wait wckey
-"""
-IMMATERIAL = frozenset(_NOT_OF_MEMORY.split())
-"""sbatch's options that say when a job runs and what people are told of it. Its name counts where
-what the job reads has SLURM_JOB_NAME in it (`keep`)."""
 _OF_ONE_ANSWER = {
     f"XMEM_{name}" for name in ("FRESH", "VERBOSE", "HOLD", "REPORT", "HTML", "RECORD", "SUMMARY")
 }
 """Variables of xsbatch's own that say what is done about an answer, and nothing of what is in
 it."""
-_NOT_IN_KEY = _OF_ONE_ANSWER.union(*(SBATCH.by_name[name].variables for name in IMMATERIAL))
+_NOT_IN_KEY = _OF_ONE_ANSWER | immaterial.VARIABLES
 
 
 def key(job: Submission, wishes: Sequence[object]) -> str:
@@ -92,7 +85,7 @@ def key(job: Submission, wishes: Sequence[object]) -> str:
         for name, value in job.environ.items()
         if name not in _NOT_IN_KEY and evidence.can_matter(name)
     )
-    script = job.script.hex() if job.script is not None else None
+    script = [part.hex() for part in _parted(job).material]
     words = _words(job, material=True)
     key_parts = [SCHEMA_VERSION, __version__, words, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
@@ -103,11 +96,14 @@ def _words(job: Submission, *, material: bool) -> list[str]:
     heterogeneous job all can.
     """
     line = job.command_line
-    of_word: dict[int, list[bool]] = {}
-    for occurrence in line.first_pass if len(line.components) == 1 else ():
-        for at in {occurrence.at, occurrence.value_at}:
-            of_word.setdefault(at, []).append(occurrence.name in IMMATERIAL)
-    return [word for at, word in enumerate(job.argv) if all(of_word.get(at, [False])) != material]
+    others = immaterial.words(line.first_pass) if len(line.components) == 1 else ()
+    return [word for at, word in enumerate(job.argv) if (at not in others) == material]
+
+
+def _parted(job: Submission) -> immaterial.Parted:
+    """Return its script, taken apart; nothing of one that it has not."""
+    script = job.parsed_script
+    return immaterial.Parted((), ()) if script is None else immaterial.parted(script)
 
 
 class Said(NamedTuple):
@@ -208,9 +204,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         time_made, kept = float(record.head["made"]), record.head["decision"]
         if waited_since is not None and time_made < waited_since:
             return None
-        if kept["job_name"] not in (None, job.request.value("job-name") or ""):
-            return None
-        if not _holds(record, ever=waited_since is not None):
+        if not _holds(record, job, ever=waited_since is not None):
             return None
         decision = Decision(
             Kind(kept["kind"]),
@@ -230,13 +224,13 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
     return decision
 
 
-def look_up_estimate(name: str) -> KeptEstimate | None:
-    """Return the estimate kept under this name if it still holds, else None; whatever is wrong with
-    it is none.
+def look_up_estimate(name: str, job: Submission) -> KeptEstimate | None:
+    """Return the estimate kept under this name if it still holds for this job, else None; whatever
+    is wrong with it is none.
     """
     record = STORE.read(name)
     try:
-        if record is None or not _holds(record):
+        if record is None or not _holds(record, job):
             return None
         kept = _estimate(record)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -302,12 +296,7 @@ def keep_decision(
     """
     if rests_on is None and not sized:
         return
-    job, name_counts = decision.written, b"SLURM_JOB_NAME"
-    reads_name = name_counts in (job.script or b"") or evidence.mentions(
-        rests_on or (), name_counts
-    )
-    job_name = (job.request.value("job-name") or "") if reads_name else None
-    texts = None
+    job, texts = decision.written, None
     if sized:
         with contextlib.suppress(Exception):  # no submission fails by what is said of it again
             script = job.command_line.script
@@ -317,7 +306,7 @@ def keep_decision(
         job,
         rests_on,
         days=days,
-        decision=_as_kept(decision, job_name),
+        decision=_as_kept(decision),
         texts=texts,
         unsized=decision.left,
         templates=templates,
@@ -342,10 +331,9 @@ def keep_unanswered(decision: Decision) -> None:
         )
 
 
-def _as_kept(decision: Decision, job_name: str | None = None) -> Mapping[str, object]:
-    """Return a decision as its record has it; `job_name` where that counts for it."""
+def _as_kept(decision: Decision) -> Mapping[str, object]:
+    """Return a decision as its record has it."""
     return {
-        "job_name": job_name,
         "kind": decision.kind,
         "why": decision.why,
         "error": decision.error,
@@ -403,6 +391,7 @@ def _keep(
     sized: "Mapping[int, Sizing] | None",
 ) -> None:
     """Keep a record of a decision, or of what was said of an estimate, or both."""
+    reads = _reads(job, rests_on or (), sized)
     head = {
         "version": __version__,
         "made": time.time(),
@@ -410,6 +399,8 @@ def _keep(
         "command": job.argv,
         "folder": os.getcwd(),  # noqa: PTH109 - as text
         "several": bool(job.request.other_components),
+        "reads": reads,
+        "typed": _typed(job, reads),
         "decision": decision,
         "said": texts,
         "left": unsized,
@@ -427,13 +418,44 @@ def _keep(
         STORE.write(name, head, parts)
 
 
-def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
-    """Whether what an answer rests on is as it was; and it is not too old, if it does not hold
-    `ever`.
+def _reads(
+    job: Submission, rests_on: Sequence[Evidence], sized: "Mapping[int, Sizing] | None"
+) -> str | None:
+    """Return what the job reads of what else cannot matter: its `name`, or `all` that Slurm says of
+    it, where it asks Slurm.
+    """
+
+    def names(word: bytes) -> bool:
+        text = job.script or (job.command_line.wrap or "").encode(errors="surrogateescape")
+        return word in text or evidence.mentions(rests_on, word)
+
+    if sized:
+        asks = any(component.estimate.asks_for_script for component in sized.values())
+    else:
+        asks = names(b"scontrol")
+    if asks or names(b"squeue"):
+        return "all"
+    return "name" if names(b"SLURM_JOB_NAME") else None
+
+
+def _typed(job: Submission, reads: str | None) -> Sequence[str]:
+    """Return what of a submission counts for one that `reads` that."""
+    if reads == "all":
+        in_script = [part.hex() for part in _parted(job).immaterial]
+        variables = [job.environ.get(name, "") for name in sorted(immaterial.VARIABLES)]
+        return [*_words(job, material=False), *in_script, *variables]
+    return [job.request.value("job-name") or ""] if reads == "name" else []
+
+
+def _holds(record: StoredRecord, job: Submission, *, ever: bool = False) -> bool:
+    """Whether what an answer rests on is as it was, and what this job reads of itself; and it is
+    not too old, if it does not hold `ever`.
 
     Raises:
         ValueError, KeyError, TypeError: it cannot be read.
     """
+    if record.head.get("typed", []) != _typed(job, record.head.get("reads")):
+        return False  # earlier forms had neither
     now = time.time()
     age = now - float(record.head["made"])
     if not ever and not -_DAY <= age <= float(record.head["days"]) * _DAY:
@@ -529,8 +551,8 @@ def _stored(job: Submission, written: Submission) -> dict[str, object]:
     """Return a changed job for JSON, with of its environment what is not as in the job that was
     written.
 
-    Of its command line what can matter; `only_of` is the one that it is for where more than that
-    was changed.
+    Of its command line and its script what can matter; `only_of` is the one that it is for where
+    more than that was changed.
     """
     before, after = written.environ, job.environ
     same = _words(job, material=False) == _words(written, material=False)
@@ -540,10 +562,37 @@ def _stored(job: Submission, written: Submission) -> dict[str, object]:
     return {
         "argv": argv,
         "only_of": None if same else written.argv,
-        "script": job.script.hex() if job.script is not None else None,
+        "script": _stored_script(job, written),
         "set": {k: v for k, v in after.items() if before.get(k) != v},
         "removed": [k for k in before if k not in after],
     }
+
+
+def _stored_script(job: Submission, written: Submission) -> Mapping[str, object] | None:
+    """Return a changed job's script for JSON; None where it is the one that was written."""
+    if job.script == written.script:
+        return None
+    parts = _parted(job)
+    same = parts.immaterial == _parted(written).immaterial
+    kept = parts.material if same else [job.script or b""]
+    only_of = None if same else (written.script or b"").hex()
+    return {"parts": [part.hex() for part in kept], "only_of": only_of}
+
+
+def _restored_script(written: Submission, kept: Mapping[str, Any] | None) -> bytes | None:
+    """Return the script of the changed job of who asks.
+
+    Raises:
+        ValueError: it is for another script.
+    """
+    if kept is None:
+        return written.script
+    parts = [bytes.fromhex(part) for part in kept["parts"]]
+    if kept["only_of"] is None:
+        return immaterial.joined(parts, _parted(written).immaterial)
+    if bytes.fromhex(kept["only_of"]) != written.script:
+        raise ValueError("it is for another script")
+    return b"".join(parts)
 
 
 def _retry(written: Submission, kept: Mapping[str, Any]) -> Retry:
@@ -558,10 +607,9 @@ def _restored(written: Submission, kept: Mapping[str, Any]) -> Submission:
     """Return the changed job of who asks.
 
     Raises:
-        ValueError: it is for another command line.
+        ValueError: it is for another command line, or another script.
     """
     environ = {k: v for k, v in written.environ.items() if k not in kept["removed"]} | kept["set"]
-    script = None if kept["script"] is None else bytes.fromhex(kept["script"])
     argv = written.argv
     if kept["only_of"] is not None:
         if tuple(kept["only_of"]) != written.argv:
@@ -569,4 +617,5 @@ def _restored(written: Submission, kept: Mapping[str, Any]) -> Submission:
         argv = tuple(map(str, kept["argv"]))
     elif kept["argv"] is not None:
         argv = (*_words(written, material=False), *map(str, kept["argv"]))
+    script = _restored_script(written, kept["script"])
     return written.but(argv=argv, environ=environ, script=script)

@@ -206,6 +206,7 @@ def test_one_dry_run_is_enough_for_all_who_ask(filtered: Filtered, folder: Path)
     """An estimate, a submission by xsbatch, one by sbatch through the filter, and a plan; where
     another dry run would find something else, it is made."""
     script, runs = folder / "job.sh", folder / "runs"
+    script.write_text(script.read_text().replace("\n", "\n#SBATCH -J one\n", 1))
     script.write_text(f"{script.read_text()}echo >>runs\n")
     filtered.install(rewriting())
     own = own_cache(folder) | {
@@ -226,6 +227,13 @@ def test_one_dry_run_is_enough_for_all_who_ask(filtered: Filtered, folder: Path)
     assert made(*WARM_XSBATCH, "--hold", "job.sh") == 1
     assert made("sbatch", "--hold", "job.sh") == 1
     assert made(*xmem_slurm, "plan", *way, "job.sh") == 1
+    script.write_text(script.read_text().replace("-J one", "--job-name=two"))
+    assert made(*xmem_slurm, "estimate", "job.sh") == 1
+    assert made(*WARM_XSBATCH, "--hold", "job.sh") == 1
+    done = filtered.sbatch("job.sh", cwd=folder, **own)
+    assert len(runs.read_text()) == 1
+    assert filtered.field(done, "JobName") == "two"
+    assert filtered.gres(done) != H200
     (folder / "train.py").write_text(TRAIN.replace("4096", "2048"))
     assert made("sbatch", "--hold", "job.sh") == 2
 

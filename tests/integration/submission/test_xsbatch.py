@@ -426,6 +426,15 @@ def test_an_edited_model_is_never_answered_from_the_cache(cluster: Cluster, fold
     assert KNOWN in under_another_name.err
     assert under_another_name.field("JobName") == "other"
     assert under_another_name.field("TresPerNode") == "gres:gpu:l4:1"
+    script = folder / "job.sh"
+    renamed = script.read_text().replace("--output=/dev/null", "-J third -o %x.out")
+    script.write_text(renamed)
+    edited = xsbatch(cluster, folder, "job.sh", **cache)
+    assert KNOWN in edited.err
+    assert (edited.field("JobName"), edited.field("StdOut")) == ("third", f"{folder}/third.out")
+    assert edited.field("TresPerNode") == "gres:gpu:l4:1"
+    kept = [line for line in edited.script().splitlines() if not line.startswith("# xmem-slurm")]
+    assert kept == renamed.replace("h200", "l4").splitlines()
     assert KNOWN not in xsbatch(cluster, folder, "--xmem-fresh", "job.sh", **cache).err
     assert KNOWN not in xsbatch(cluster, folder, "job.sh", "an argument", **cache).err
     (folder / "width.py").write_text("WIDTH = 2048\n")

@@ -119,9 +119,22 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
         ),
         (
             lambda order: replace(
+                order, job=replace(order.job, script=order.job.script.replace(b"one", b"two"))
+            ),
+            1,
+        ),
+        (
+            lambda order: replace(
                 order, job=replace(order.job, script=order.job.script.replace(b"-n1", b"-n2"))
             ),
             2,
+        ),
+        (
+            lambda order: replace(
+                order,
+                job=replace(order.job, environ={**order.job.environ, "SBATCH_JOB_NAME": "two"}),
+            ),
+            1,
         ),
     ],
 )

@@ -48,7 +48,7 @@ def test_an_answer_of_a_later_version_is_passed_over(tmp_path: Path) -> None:
     kinds = ("answer-of-an-estimate", "answer-of-a-submission")
     names = [put_into(answers.STORE, later_answer(kind, tmp_path)) for kind in kinds]
     assert list(answers.newest()) == []
-    assert [answers.look_up_estimate(name) for name in names] == [None, None]
+    assert [answers.look_up_estimate(name, JOB) for name in names] == [None, None]
     assert [answers.look_up(name, JOB) for name in names] == [None, None]
     assert isinstance(command("explain").exception, UsageError)
 
@@ -65,7 +65,7 @@ def test_a_later_version_looks_for_its_answers_under_other_names(
 def test_answers_from_before_an_upgrade_hold_again_for_who_goes_back(tmp_path: Path) -> None:
     name = put_into(answers.STORE, LATEST / "answer-of-an-estimate")
     put_into(answers.STORE, later_answer("answer-of-an-estimate", tmp_path))
-    assert answers.look_up_estimate(name) is not None
+    assert answers.look_up_estimate(name, JOB) is not None
     assert len(list(answers.newest())) == 1
     assert command("explain").stdout.startswith("GPU memory needed: 902.00 MiB")
 

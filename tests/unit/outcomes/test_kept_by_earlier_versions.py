@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.test_first_hour import command
-from xmem_slurm.decision import Kind
 from xmem_slurm.dryrun import kept_runs
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
@@ -68,7 +67,7 @@ def test_an_answer_of_another_version_is_passed_over(
     assert len(list(answers.newest())) == 2
     monkeypatch.setattr(answers, "__version__", "9.0.0")
     assert list(answers.newest()) == []
-    assert [answers.look_up_estimate(name) for name in names] == [None, None]
+    assert [answers.look_up_estimate(name, JOB) for name in names] == [None, None]
     failed = command("explain")
     assert isinstance(failed.exception, UsageError)
     assert str(failed.exception).startswith("no estimate is kept; ")
@@ -77,7 +76,7 @@ def test_an_answer_of_another_version_is_passed_over(
 def test_an_estimate_of_an_earlier_form_is_told_as_it_was(kept: Path) -> None:
     """A version that is being worked on has the same name from commit to commit."""
     name = put_into(answers.STORE, kept / "answer-of-an-estimate")
-    estimate = answers.look_up_estimate(name)
+    estimate = answers.look_up_estimate(name, JOB)
     assert estimate is not None
     assert estimate.said[0].document["required_bytes"] == 945_815_552
     assert estimate.sized()[0].estimate.required_bytes == 945_815_552
@@ -85,21 +84,9 @@ def test_an_estimate_of_an_earlier_form_is_told_as_it_was(kept: Path) -> None:
     assert (done.exit_code, done.stdout.split(" = ")[0]) == (0, "GPU memory needed: 902.00 MiB")
 
 
-def test_a_decision_with_retries_of_an_earlier_form_is_made_anew(kept: Path) -> None:
-    """They had no prediction of their own then; without one of them it is given as it was."""
-    name = put_into(answers.STORE, kept / "answer-of-a-submission")
-    assert answers.look_up(name, JOB) is None
-    file = answers.STORE.folder / name
-    head, _, parts = file.read_bytes().partition(b"\n")
-    content, lengths = json.loads(head)
-    content["decision"]["retries"] = []
-    file.write_bytes(json.dumps([content, lengths]).encode() + b"\n" + parts)
-    decision = answers.look_up(name, JOB)
-    assert decision is not None
-    assert decision.kind is Kind.REWRITTEN
-    assert decision.ready.script == SCRIPT.replace(b"h200", b"l4")
-    assert decision.prediction is not None
-    assert decision.prediction.required_bytes == 945_815_552
+def test_a_decision_of_an_earlier_form_is_made_anew(kept: Path) -> None:
+    """It had the changed script whole, with the options of whoever had asked."""
+    assert answers.look_up(put_into(answers.STORE, kept / "answer-of-a-submission"), JOB) is None
 
 
 def test_a_dry_run_of_an_earlier_form_is_used_or_made_again(

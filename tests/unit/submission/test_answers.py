@@ -247,10 +247,128 @@ def test_the_name_of_a_job_counts_where_the_job_may_read_it(where: str, model: P
     assert answers.look_up(answers.key(other, []), other) is None
 
 
+DIRECTED = JOB.but(
+    argv=("job.sh",),
+    script=b"""#!/bin/bash
+#SBATCH --gres=gpu:h200:1 -J one  # the first
+#SBATCH --comment "of a paper" -o %x.out
+#XMEM hold
+python train.py
+#SBATCH -J not-read
+""",
+)
+"""A job whose script says all of it."""
+EDITED = (
+    (b"-J one", b"-Jtwo"),
+    (b"-J one", b"--job-name='t w o' --mail-type=END"),
+    (b'--comment "of a paper" -o %x.out', b"-Q"),
+    (b"%x.out", b"/elsewhere/%j.out"),
+)
+"""What may be edited in it."""
+
+
+def keep_changed(job: Submission, model: Path, script: bytes | None = None) -> str:
+    """Keep that a job of such a script is to ask for another GPU, and what else that changed."""
+    changed = (script or job.script or b"").replace(b"h200", b"l4")
+    name = answers.key(job, [])
+    answers.keep_decision(
+        name,
+        DECISION._replace(written=job, ready=job.but(script=changed)),
+        evidence.lasting([evidence.as_it_is(model)]),
+    )
+    return name
+
+
+@pytest.mark.parametrize(("old", "new"), EDITED)
+def test_directives_that_cannot_matter_are_those_of_who_asks(
+    old: bytes, new: bytes, model: Path
+) -> None:
+    name = keep_changed(DIRECTED, model)
+    other = DIRECTED.but(script=(DIRECTED.script or b"").replace(old, new))
+    assert other != DIRECTED
+    assert answers.key(other, []) == name
+    found = answers.look_up(name, other)
+    assert found is not None
+    assert found.ready == other.but(script=(other.script or b"").replace(b"h200", b"l4"))
+
+
+def test_a_job_as_it_was_written_keeps_its_own_script(model: Path) -> None:
+    name = answers.key(DIRECTED, [])
+    answers.keep_decision(
+        name,
+        DECISION._replace(written=DIRECTED, ready=DIRECTED),
+        evidence.lasting([evidence.as_it_is(model)]),
+    )
+    other = DIRECTED.but(script=(DIRECTED.script or b"").replace(b"-J one", b"-J two"))
+    found = answers.look_up(name, other)
+    assert found is not None
+    assert found.ready == other
+
+
+def test_where_more_of_the_script_was_changed_it_is_for_that_one(model: Path) -> None:
+    """A site's template may add a name, or a comment."""
+    script = (DIRECTED.script or b"").replace(b"-J one", b"-J one-sized")
+    name = keep_changed(DIRECTED, model, script)
+    found = answers.look_up(name, DIRECTED)
+    assert found is not None
+    assert found.ready.script == script.replace(b"h200", b"l4")
+    other = DIRECTED.but(script=(DIRECTED.script or b"").replace(b"-J one", b"-J two"))
+    assert answers.key(other, []) == name
+    assert answers.look_up(name, other) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"h200:1 -J", b"h200:2 -J"),
+        (b"-J not-read", b"-J other"),
+        (b"-J one", b"-J one -t 10"),
+        (b"-J one", b"-OJone"),
+        (b"# the first", b"# the other"),
+        (b"#XMEM", b"#SBATCH --comment=a line more\n#XMEM"),
+    ],
+)
+def test_of_a_script_all_else_counts(old: bytes, new: bytes) -> None:
+    other = DIRECTED.but(script=(DIRECTED.script or b"").replace(old, new))
+    assert other != DIRECTED
+    assert answers.key(other, []) != answers.key(DIRECTED, [])
+
+
+@pytest.mark.parametrize(
+    ("reads", "held"),
+    [
+        (b"python $SLURM_JOB_NAME.py", False),
+        (b"squeue -hj $SLURM_JOB_ID -o %k", False),
+        (b"grep '#SBATCH -J' $0", False),
+        (b"# of SLURM", True),
+    ],
+)
+def test_directives_count_where_the_job_may_read_them(
+    reads: bytes, held: bool, model: Path
+) -> None:
+    job = DIRECTED.but(script=(DIRECTED.script or b"").replace(b"python", reads + b"\npython"))
+    name = keep_changed(job, model)
+    assert answers.look_up(name, job) is not None
+    other = job.but(script=(job.script or b"").replace(b"-J one", b"-J two"))
+    assert (answers.look_up(answers.key(other, []), other) is not None) == held
+
+
+def test_a_comment_counts_where_slurm_is_asked_about_the_job(model: Path) -> None:
+    asking = JOB.but(argv=("--comment=1", "job.sh"), script=b"#!/bin/sh\nsqueue -ho %k\n")
+    name = keep_changed(asking, model)
+    other = asking.but(argv=("--comment=2", "job.sh"))
+    assert answers.key(other, []) == name
+    assert answers.look_up(name, asking) is not None
+    assert answers.look_up(name, other) is None
+
+
 def test_in_a_heterogeneous_job_all_words_count() -> None:
     one, other = (
         JOB.but(argv=("-n1", ":", "-J", name, "--gres=gpu:1", "job.sh")) for name in ("one", "two")
     )
+    assert answers.key(one, []) != answers.key(other, [])
+    script = b"#!/bin/sh\n#SBATCH -J %s\n#SBATCH hetjob\n#SBATCH --gres=gpu:1\n"
+    one, other = (JOB.but(argv=("job.sh",), script=script % name) for name in (b"one", b"two"))
     assert answers.key(one, []) != answers.key(other, [])
 
 
