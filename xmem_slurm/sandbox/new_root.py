@@ -58,8 +58,8 @@ ordinary user..."""
 OF_ROOT = ("systemd/userdb",)
 """...and these do for nobody: nscd takes commands of root's (nscd(8), --shutdown), nslcd a new
 password for anybody."""
-KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
-"""Entries of /proc through which root could change the machine."""
+KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "1")
+"""Entries of /proc through which root could change the machine, or the process that watches it."""
 PSEUDO_FILE_SYSTEMS = frozenset(
     {
         "autofs",

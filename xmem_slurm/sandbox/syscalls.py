@@ -67,8 +67,8 @@ _SETPRIORITY, _IOPRIO_SET, _FCNTL = (141, 140), (251, 30), (72, 25)
 _WATCH = 1
 """The number of process 1, for all that it has started."""
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
-_F_SETLEASE = 1024
-"""Who opens the file outside would wait for it."""
+_F_SETLEASE, _F_SET_RW_HINT = 1024, 1036
+"""Who opens the file outside would wait for it; it would have another hint there, too."""
 _MAP_HUGETLB = 0x40000
 _SHM_HUGETLB = 0o4000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -146,7 +146,7 @@ def _by_arguments(*, namespaces: bool) -> dict[_Numbers, Sequence[bytes]]:
         **dict.fromkeys((_PRLIMIT, *_SCHEDULES), of_the_watch),
         _SETPRIORITY: [*_unless(0, [(_EQUAL, _PRIO_PROCESS)], errno.EPERM), *one_other],
         _IOPRIO_SET: [*_unless(0, [(_EQUAL, _IOPRIO_WHO_PROCESS)], errno.EPERM), *one_other],
-        _FCNTL: _where(1, [(_EQUAL, _F_SETLEASE)], errno.EINVAL),
+        _FCNTL: _where(1, [(_EQUAL, _F_SETLEASE), (_EQUAL, _F_SET_RW_HINT)], errno.EINVAL),
         _PRCTL: _where(0, [(_EQUAL, linux.PR_SET_THP_DISABLE)], 0),
         _SOCKETPAIR: of_families,
         _SOCKET: [

@@ -5,8 +5,10 @@ Run by the system's Python in a dry run, each attempt in a process of its own: `
 prints a JSON object with what came of each. What it takes is the standard library; system calls are
 made without the C library's help."""
 
+import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import mmap
 import os
@@ -14,6 +16,7 @@ import platform
 import resource
 import signal
 import socket
+import stat
 import struct
 import sys
 import time
@@ -34,8 +37,20 @@ NUMBERS = {  # on x86-64, on aarch64
     "settimeofday": (164, 170), "shmget": (29, 194), "swapon": (167, 224), "syslog": (103, 116),
     "timer_create": (222, 107), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
     "ioprio_set": (251, 30), "sched_setattr": (314, 274), "syncfs": (306, 267),
+    "acct": (163, 89), "adjtimex": (159, 171), "capset": (126, 91), "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112), "delete_module": (176, 106), "finit_module": (313, 273), "fspick": (433, 433),
+    "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104), "migrate_pages": (256, 238),
+    "mount_setattr": (442, 442), "move_pages": (279, 239), "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "pidfd_getfd": (438, 438), "pidfd_open": (434, 434), "process_madvise": (440, 440),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "quotactl": (179, 60),
+    "setdomainname": (171, 162), "shmctl": (31, 195), "swapoff": (168, 225), "timerfd_create": (283, 85),
+    "umount2": (166, 39), "vhangup": (153, 58),
 }  # fmt: skip
 NEWUSER, NEWNS, NEWIPC, NEWNET = 0x10000000, 0x20000, 0x08000000, 0x40000000
+OUTSIDE = "xmem-outside"
+"""The name of what is there outside for every process to see (`leave_outside`)..."""
+OUTSIDE_KEY = 0x786D656D
+"""...and the key of System V's shared memory that is."""
 
 
 class Escaped(Exception):  # noqa: N818 - it is what happened
@@ -61,6 +76,22 @@ def denied(act: Callable[[], object]) -> None:
     except OSError:
         return
     raise Escaped("it was allowed")
+
+
+def leave_outside() -> None:
+    """Make what no dry run may reach; for whoever starts one, and until it ends."""
+    call("shmget", OUTSIDE_KEY, 4096, 0o1666)
+    call("mq_open", OUTSIDE.encode(), os.O_RDWR | os.O_CREAT, 0o666, None)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"\0{OUTSIDE}")
+    listening.listen()
+    os.set_inheritable(listening.detach(), True)
+
+
+def clear_outside() -> None:
+    """Take it away."""
+    call("shmctl", call("shmget", OUTSIDE_KEY, 0, 0), 0, None)
+    call("mq_unlink", OUTSIDE.encode())
 
 
 # -- memory that no limit of a process counts ------------------------------------------------------
@@ -171,6 +202,16 @@ def larger_buffers() -> None:
                 raise Escaped(f"{family}: {option}")
 
 
+def larger_buffers_by_force() -> None:
+    for family in (socket.AF_UNIX, socket.AF_INET):
+        for option in (32, 33):  # SO_SNDBUFFORCE, SO_RCVBUFFORCE
+            denied(
+                lambda family=family, option=option: socket.socket(family).setsockopt(  # type: ignore[misc]
+                    socket.SOL_SOCKET, option, 1 << 26
+                )
+            )
+
+
 def larger_buffers_by_use() -> None:
     """As TCP's grow by themselves."""
     for name in ("rmem", "wmem"):
@@ -206,6 +247,30 @@ def watches_of_the_user() -> None:
 
 def timers_of_the_user() -> None:
     _many(10_000, lambda: given(call("timer_create", 1, None, ctypes.create_string_buffer(8))))
+
+
+def watched_files_of_the_user() -> None:
+    """Too many to try: an instance has as many as the user may have."""
+    if int(Path("/proc/sys/user/max_inotify_watches").read_text()) > 1 << 16:
+        raise Escaped("it may have all of the user's")
+
+
+def queues_of_messages() -> None:
+    """Until what all queues of a user may hold is used up."""
+    numbers = itertools.count()
+    attributes = struct.pack("NNNN32x", 0, 10, 8192, 0)
+    _many(
+        4,
+        lambda: given(
+            call("mq_open", b"x%d" % next(numbers), os.O_RDWR | os.O_CREAT, 0o600, attributes)
+        ),
+    )
+
+
+def timers_that_wake_the_machine() -> None:
+    for clock in (8, 9):  # CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM
+        refused("timerfd_create", clock, 0)
+        refused("timer_create", clock, None, ctypes.create_string_buffer(8))
 
 
 def message_queues_of_the_user() -> None:
@@ -275,6 +340,33 @@ def leases_of_files_outside() -> None:
     denied(lambda: fcntl.fcntl(os.open("/dev/null", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK))
     Path("/tmp/own").touch()
     denied(lambda: fcntl.fcntl(os.open("/tmp/own", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK))
+
+
+def hints_of_files_outside() -> None:
+    """They stay with the file for as long as the kernel remembers it; who may read it sets one."""
+    for path in (*NODES[:5], "/etc/passwd", "/tmp/hinted"):
+        one = os.open(path, os.O_RDONLY | (os.O_CREAT if path == "/tmp/hinted" else 0))
+        denied(lambda one=one: fcntl.fcntl(one, 1036, struct.pack("Q", 5)))  # type: ignore[misc]
+
+
+def other_devices() -> None:
+    """But for those above, terminals, and /dev/fuse, which jobs have that run containers."""
+    for folder, _, names in os.walk("/dev"):
+        for path in (Path(folder, name) for name in names):
+            mode = path.lstat().st_mode
+            is_terminal = path.name == "ptmx" or folder == "/dev/pts"
+            is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+            if is_device and not is_terminal and str(path) not in NODES:
+                raise Escaped(str(path))
+
+
+def descriptors_from_outside() -> None:
+    """But for the three that it is given; those of pipes between the attempts are its own."""
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # that of the list itself
+            target = str(link.readlink())
+            if int(link.name) > 2 and not target.startswith(("pipe:", "/proc/")):
+                raise Escaped(f"{link.name}: {target}")
 
 
 def files_that_are_bound_alone() -> None:
@@ -391,6 +483,56 @@ def a_root_above_this_one() -> None:
     denied(lambda: os.chroot("/tmp"))
 
 
+def a_mount_elsewhere() -> None:
+    for flags in (0x2000, 0x1000, 0x5000):  # MS_MOVE, MS_BIND, with MS_REC
+        refused("mount", b"/tmp", b"/mnt", None, flags, None)
+    refused("mount", b"none", b"/", None, 0x44000, None)  # MS_PRIVATE | MS_REC
+    refused("mount", b"none", b"/", None, 0x104000, None)  # MS_SHARED | MS_REC
+
+
+def what_is_mounted_over() -> None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        refused("umount2", line.split()[4].encode(), 2)
+
+
+def flags_of_the_mounts() -> None:
+    """Without MOUNT_ATTR_RDONLY, _NOSUID and _NODEV."""
+    clear = struct.pack("QQQQ", 0, 7, 0, 0)
+    for flags in (0, 0x8000):  # AT_RECURSIVE
+        refused("mount_setattr", -100, b"/", flags, clear, len(clear))
+    refused("fspick", -100, b"/", 0)
+
+
+def the_namespaces_above() -> None:
+    """By NS_GET_USERNS and NS_GET_PARENT, and by a descriptor of process 1."""
+    for name in ("user", "pid", "mnt", "net", "ipc"):
+        try:
+            inner = os.open(f"/proc/self/ns/{name}", os.O_RDONLY)
+        except OSError:
+            continue
+        for request in (0xB701, 0xB702):
+            try:
+                outer = fcntl.ioctl(inner, request)
+            except OSError:
+                continue
+            refused("setns", outer, 0)
+    one = call("pidfd_open", 1, 0)
+    if one >= 0:
+        for kind in (NEWUSER, NEWNS, NEWIPC, NEWNET, 0x20000000, NEWUSER | NEWNS):
+            refused("setns", one, kind)
+
+
+def a_root_that_is_left() -> None:
+    """What is open of a folder above a root that it changes to leads out of that."""
+    above = os.open("/", os.O_RDONLY)
+    denied(lambda: os.chroot("/tmp"))
+    os.chdir("/")
+    for _ in range(40):
+        os.chdir("..")
+    if os.fstat(above).st_ino != Path().stat().st_ino:
+        raise Escaped("there is something above")
+
+
 def files_by_their_handle() -> None:
     handle = ctypes.create_string_buffer((128).to_bytes(4, "little") + bytes(132), 136)
     mount = ctypes.c_int()
@@ -423,6 +565,77 @@ def the_root_of_process_1() -> None:
 def open_files_of_process_1() -> None:
     for number in range(64):
         denied(lambda number=number: os.open(f"/proc/1/fd/{number}", os.O_RDONLY))  # type: ignore[misc]
+
+
+def memory_of_process_1_by_calls() -> None:
+    page = ctypes.create_string_buffer(4096)
+    ours = struct.pack("NN", ctypes.addressof(page), 8)
+    theirs = struct.pack("NN", 0x400000, 8)
+    for name in ("process_vm_readv", "process_vm_writev"):
+        refused(name, 1, ours, 1, theirs, 1, 0)
+    refused("kcmp", 1, os.getpid(), 1, 0, 0)
+    refused("move_pages", 1, 0, None, None, None, 0)
+    refused("migrate_pages", 1, 8, bytes(8), bytes(8))
+    one = call("pidfd_open", 1, 0)
+    if one >= 0:
+        refused("process_madvise", one, theirs, 1, 21, 0)
+        for number in range(64):
+            refused("pidfd_getfd", one, number, 0)
+
+
+def settings_of_process_1() -> None:
+    names = ("autogroup", "clear_refs", "comm", "coredump_filter", "oom_score_adj", "sched")
+    names += ("gid_map", "loginuid", "mem", "projid_map", "setgroups", "timerslack_ns", "uid_map")
+    names += ("attr/current", "attr/exec", "timens_offsets")
+    for name in names:
+        denied(lambda name=name: Path("/proc/1", name).write_text("1"))  # type: ignore[misc]
+
+
+def capabilities_that_were_given_up() -> None:
+    """All but those over files, and over its own processes and who they are."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = [int(line.split()[1], 16) for line in lines if line.startswith("Cap")]
+    if any(capabilities & ~0b11111011 for capabilities in held):
+        raise Escaped(f"it has {held}")
+    everything = struct.pack("IIIIII", *[0xFFFFFFFF] * 3, *[0x1FF] * 3)
+    refused("capset", struct.pack("Ii", 0x20080522, 0), everything)
+
+
+def what_processes_share_outside() -> None:
+    """System V's shared memory, and POSIX message queues, that are open to everybody."""
+    refused("shmget", OUTSIDE_KEY, 0, 0)
+    refused("mq_open", OUTSIDE.encode(), os.O_RDONLY, 0, None)
+
+
+def a_socket_without_a_file() -> None:
+    denied(lambda: socket.socket(socket.AF_UNIX).connect(f"\0{OUTSIDE}"))
+
+
+def the_machine_s_audit_log() -> None:
+    """Read, or written to with an AUDIT_USER; of netlink, as the next."""
+    try:
+        one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9)
+    except OSError:  # this kernel has none
+        return
+    denied(lambda: one.bind((0, 1)))
+    _answered_by_an_error(one, 1105, b"xmem\0\0\0\0")
+
+
+def _answered_by_an_error(one: socket.socket, kind: int, message: bytes, flags: int = 0) -> None:
+    """Send a message of netlink that wants an answer."""
+    one.settimeout(5)
+    one.send(struct.pack("IHHII", 16 + len(message), kind, 5 | flags, 1, 0) + message)
+    with contextlib.suppress(TimeoutError):
+        if struct.unpack_from("i", one.recv(4096), 16)[0] >= 0:
+            raise Escaped(f"message {kind} was taken")
+
+
+def another_address() -> None:
+    """RTM_NEWADDR, of the loopback: who may do that may have routes and interfaces, too."""
+    address = struct.pack("HH4B", 8, 2, 127, 9, 9, 9)
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    message = struct.pack("BBBBI", socket.AF_INET, 8, 0, 0, 1) + address
+    _answered_by_an_error(one, 20, message, 0x600)  # NLM_F_CREATE | NLM_F_EXCL
 
 
 def killing_process_1() -> None:
@@ -494,6 +707,17 @@ def a_real_time_schedule() -> None:
     denied(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
 
 
+def a_deadline() -> None:
+    """SCHED_DEADLINE, and a reservation of half of a CPU."""
+    refused(
+        "sched_setattr", 0, struct.pack("IIQiIQQQ", 48, 6, 0, 0, 0, 5 << 20, 10 << 20, 10 << 20), 0
+    )
+
+
+def a_disk_before_all_others() -> None:
+    refused("ioprio_set", 1, 0, 1 << 13)  # IOPRIO_CLASS_RT
+
+
 def a_better_nice_value() -> None:
     denied(lambda: os.nice(-1))
 
@@ -537,6 +761,32 @@ def settings_of_the_kernel() -> None:
         "kernel/shmmax",
     ):
         denied(lambda name=name: Path("/proc/sys", name).write_text("1"))  # type: ignore[misc]
+
+
+def every_setting_of_the_kernel() -> None:
+    _are_read_only("/proc/sys")
+
+
+def everything_of_sys() -> None:
+    _are_read_only("/sys")
+
+
+def _are_read_only(root: str, most: int = 5000) -> None:
+    """Try to open each file to write to it, but for what others would wait for."""
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder, name) for name in names):
+            if stat.S_ISREG(path.lstat().st_mode):
+                most -= 1
+                denied(lambda path=path: os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # type: ignore[misc]
+        if most < 0:
+            return
+
+
+def memory_of_the_kernel() -> None:
+    for name in ("kcore", "kmsg", "vmcore"):
+        denied(lambda name=name: os.open(f"/proc/{name}", os.O_RDONLY | os.O_NONBLOCK))  # type: ignore[misc]
+    for name in ("mem", "kmem", "port", "kmsg", "kvm", "vhost-net", "userfaultfd", "loop-control"):
+        denied(lambda name=name: os.open(f"/dev/{name}", os.O_RDONLY | os.O_NONBLOCK))  # type: ignore[misc]
 
 
 def keys_of_the_kernel() -> None:
@@ -592,6 +842,29 @@ def modules_swap_time_and_name() -> None:
     refused("reboot", 0xFEE1DEAD, 672274793, 0, 0)
 
 
+def other_clocks() -> None:
+    refused("clock_settime", 0, bytes(16))
+    refused("adjtimex", struct.pack("I204x", 1))
+    refused("clock_adjtime", 0, struct.pack("I204x", 1))
+
+
+def other_kernels() -> None:
+    for name in ("kexec_load", "kexec_file_load"):
+        refused(name, 0, 0, 0, 0, 0)
+    refused("finit_module", os.open("/dev/null", os.O_RDONLY), b"", 0)
+    refused("delete_module", b"overlay", 0x800)
+
+
+def records_and_shares_of_the_machine() -> None:
+    """Accounts of processes, quotas, swap, the domain's name, and a terminal that is hung up."""
+    refused("acct", b"/tmp")
+    refused("acct", None)
+    refused("quotactl", 0x80000100, b"/dev/none", 0, None)
+    refused("swapoff", b"/tmp")
+    refused("setdomainname", b"x", 1)
+    refused("vhangup")
+
+
 def privileges_by_exec() -> None:
     lines = dict(
         line.split(":\t", 1)
@@ -626,7 +899,8 @@ def a_core_pattern_s_program() -> None:
 def attempts() -> dict[str, Callable[[], None]]:
     """By name, all of the above."""
     helpers = {attempts, main, call, refused, denied, denied_value, given}
-    helpers |= {_outlive, _many, _nodes_are}
+    helpers |= {_outlive, _many, _nodes_are, _are_read_only, _answered_by_an_error}
+    helpers |= {leave_outside, clear_outside}
     return {
         name: each
         for name, each in globals().items()

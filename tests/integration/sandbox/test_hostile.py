@@ -132,11 +132,15 @@ def all_tried(
         )
         code += "key = h.call('add_key', b'user', b'xmem-secret', b'x', 1, -3)\n"
         code += "assert h.call('keyctl', 5, key, 0x3f000000) == 0\n"  # seen by those who have it
+        code += "h.leave_outside()\n"
         code += "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
         within = [sys.executable, "-c", code]
-        outcome = one.run(
-            "", argv=[*argv], within=within, limits={"cpus": 1}, containers=containers
-        )
+        try:
+            outcome = one.run(
+                "", argv=[*argv], within=within, limits={"cpus": 1}, containers=containers
+            )
+        finally:
+            hostile_probes.clear_outside()
         answers: dict[str, str] = json.loads(outcome["output_tail"].splitlines()[-1])
         return answers
 
