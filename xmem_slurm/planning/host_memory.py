@@ -6,7 +6,7 @@ from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.estimate import Estimate
-from xmem_slurm.sizing.host_memory import NodeMemory
+from xmem_slurm.sizing.host_memory import NodeMemory, for_cuda, per_process
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB
 
@@ -19,8 +19,12 @@ def host_memory(
         group for group in site.nodes if group.gpus.get(candidate.option, 0) >= candidate.per_node
     )
     largest_mib = max((group.memory_mib for group in nodes), default=0)
-    per_process = max(rank.trace.host_bytes for rank in estimate.ranks)
     as_written = base.trace.host_bytes * -(-base.ranks // base.nodes)
     return NodeMemory(
-        per_process, candidate.per_node, memory_per_node(request), largest_mib * MIB, as_written
+        per_process(estimate),
+        candidate.per_node,
+        for_cuda(estimate.largest.trace),
+        memory_per_node(request),
+        largest_mib * MIB,
+        as_written,
     )

@@ -70,7 +70,7 @@ def render(sizing: Sizing, templates: Path | None = None) -> str:
         "sure": terminal.HOW_SURE[sizing.estimate.confidence],
         "promise": terminal.promise(sizing.estimate.largest),
         "seen": seen_words(sizing.estimate.largest.trace),
-        "on_host": terminal.on_host(sizing.estimate),
+        "on_host": terminal.on_host(sizing.estimate, sizing.host_requested),
         "answers": terminal.ANSWERS,
         "names": CATEGORY_NAMES,
         "stack": STACK,

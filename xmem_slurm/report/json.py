@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 from xmem_slurm import __version__
 from xmem_slurm.report import largest
 from xmem_slurm.report.options import OptionOutlook, outlooks
+from xmem_slurm.sizing import host_memory
 from xmem_slurm.sizing.estimate import RankEstimate
 from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.state import own_files
@@ -112,6 +113,20 @@ class Rank(JsonPart):
     largest: list[Group]
 
 
+class OnHost(JsonPart):
+    """What the job takes of a node's host memory: as many processes as it has there, each of which
+    holds as much as the largest that was run (`host_bytes`).
+
+    `for_cuda_bytes` is what CUDA takes in them on top of that, at most; no dry run sees it.
+    `requested_bytes` is what the job asks for, null where it leaves that to the site.
+    """
+
+    processes: Annotated[int, Field(ge=1)]
+    held_bytes: _Bytes
+    for_cuda_bytes: _Bytes
+    requested_bytes: _Bytes | None
+
+
 class Confidence(JsonPart):
     """How sure the estimate is; the reasons are why it is not surer."""
 
@@ -179,8 +194,9 @@ class Report(JsonPart):
     most, margin included.
 
     `uses_up_to_bytes` is what the job takes of a GPU that has room for everything, without a
-    margin. `choice` is null where no option is large enough. `date` is when it was estimated, by
-    `version` of this program, and `command` the words of the process that needs the most.
+    margin. `choice` is null where no option is large enough, and `host_per_node` in what earlier
+    versions wrote. `date` is when it was estimated, by `version` of this program, and `command` the
+    words of the process that needs the most.
     """
 
     schema_version: Literal[1]
@@ -194,6 +210,7 @@ class Report(JsonPart):
     required_bytes: _Bytes
     uses_up_to_bytes: _Bytes
     margin_bytes: _Bytes
+    host_per_node: OnHost | None = None
     promise: Promise
     confidence: Confidence
     options: list[Option]
@@ -217,6 +234,7 @@ def estimate_object(sizing: Sizing) -> dict[str, Any]:
         "required_bytes": estimate.required_bytes,
         "uses_up_to_bytes": estimate.uses_up_to_bytes,
         "margin_bytes": estimate.largest.margin_bytes,
+        "host_per_node": _on_host(sizing),
         "promise": estimate.largest.margin,
         "confidence": {"level": estimate.confidence, "reasons": list(estimate.reasons)},
         "options": [_option(option) for option in outlooks(sizing)],
@@ -253,6 +271,16 @@ def _rank(rank: RankEstimate) -> dict[str, Any]:
         "growing": rank.trace.growing,
         "seen": rank.trace.seen,
         "largest": [_group(group) for group in largest.at_peak(rank)[: largest.MOST_GROUPS]],
+    }
+
+
+def _on_host(sizing: Sizing) -> dict[str, Any]:
+    memory = host_memory.of_job(sizing.estimate, sizing.host_requested)
+    return {
+        "processes": memory.processes,
+        "held_bytes": memory.needed,
+        "for_cuda_bytes": memory.for_cuda,
+        "requested_bytes": memory.requested or None,
     }
 
 

@@ -178,9 +178,11 @@ def _takes(estimate: Estimate) -> str:
     return f"; would use up to {human(estimate.uses_up_to_bytes)}{tries * ', and '}{at_first}"
 
 
-def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[str]:
+def estimate_lines(
+    estimate: Estimate, at_peak: Sequence[Group] = (), host_requested: int = 0
+) -> list[str]:
     """Say how much GPU memory is needed, what it is made of, and, where that is known, which lines
-    ask for the most.
+    ask for the most; and how much host memory is, of what is requested.
     """
     rank = estimate.largest
     threshold = _LEAST_PART * sum(rank.breakdown.values())
@@ -206,25 +208,29 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
         ),
         f"at the peak: {parts}",
         *_largest(at_peak),
-        *filter(None, [on_host(estimate)]),
+        *filter(None, [on_host(estimate, host_requested)]),
         *_without_launcher(estimate),
         f"confidence {estimate.confidence}: {seen_words(rank.trace)}; {promise(rank)}",
         *(f"- {reason}" for reason in estimate.reasons),
     ]
 
 
-def on_host(estimate: Estimate) -> str:
-    """Say what host memory processes hold; nothing where it is no more than any process of torch
-    does.
+def on_host(estimate: Estimate, requested: int = 0) -> str:
+    """Say what host memory processes hold, of what is `requested`; nothing where it is no more than
+    any process of torch does, and enough.
     """
-    memory = host_memory.of_job(estimate)
-    if memory.per_process < _MUCH_HOST_BYTES:
+    memory = host_memory.of_job(estimate, requested)
+    if memory.per_process < _MUCH_HOST_BYTES and not memory.is_short:
         return ""
     ended = estimate.largest.trace.came_to_its_end
     so_far = "" if ended else " when the dry run ended, perhaps more later"
+    room = "--mem must have room for it"
+    if requested:
+        killed = ", and may be killed" if memory.is_short else ""
+        room = f"the job asks for {human(requested)}{killed}"
     return (
-        f"host memory on each node: {memory.held}{so_far}, and what CUDA takes there; --mem "
-        "must have room for it"
+        f"host memory on each node: {memory.held}{so_far}, and up to {human(memory.for_cuda)} more "
+        f"for CUDA; {room}"
     )
 
 
@@ -236,13 +242,17 @@ def lacks_host_memory(
     """
     if raised is not None and raised.change is not None:
         return f"{_listed([raised.change])}:\n{held_on_host(estimate)}"
-    lacking = host_memory.of_job(estimate, memory_per_node(request)).lacking
-    if not lacking:
-        return ""
-    hint = ""
-    if raised is not None:
-        hint = f"; {raised.why_not}" if raised.why_not else " [XMEM_RAISE_MEM=1 raises it]"
-    return f"this job may be killed: it holds {lacking}{hint}"
+    killed = may_be_killed(estimate, memory_per_node(request))
+    if not killed or raised is None:
+        return killed
+    hint = f"; {raised.why_not}" if raised.why_not else " [XMEM_RAISE_MEM=1 raises it]"
+    return f"{killed}{hint}"
+
+
+def may_be_killed(estimate: Estimate, host_requested: int) -> str:
+    """Say that a job that asks for so much host memory holds more; nothing where it does not."""
+    lacking = host_memory.of_job(estimate, host_requested).lacking
+    return f"this job may be killed: it holds {lacking}" if lacking else ""
 
 
 def held_on_host(estimate: Estimate) -> str:
@@ -254,7 +264,7 @@ def held_on_host(estimate: Estimate) -> str:
     others = f", and a node has {memory.processes} such processes" if memory.processes > 1 else ""
     return (
         f"in the dry run it held {human(memory.per_process)} of host memory{may}{others}; "
-        f"{human(host_memory.CUDA_BYTES)} more for each process is for CUDA, whose host memory no "
+        f"{human(memory.cuda_per_process)} more for each process is for CUDA, whose host memory no "
         "dry run shows"
     )
 

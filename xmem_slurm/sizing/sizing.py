@@ -16,7 +16,7 @@ from xmem_slurm.dryrun.order import Asked, Change, DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.rewriting.sharing import not_held
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing.demand import demand_of
+from xmem_slurm.sizing.demand import demand_of, memory_per_node
 from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind, without_kernels
 from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
@@ -98,6 +98,9 @@ class Sizing:
     """What the batch script is called on the command line; empty where it is no file."""
     component: int | None = None
     """Which of a heterogeneous job it is; None of an ordinary one."""
+    host_requested: int = 0
+    """The bytes of host memory that it asks for on each node; 0 where it leaves that to the
+    site."""
 
 
 def size(
@@ -263,10 +266,15 @@ def _size_all(
 def _named(
     job: Submission, sizings: Mapping[int, Sizing | NoEstimate]
 ) -> Mapping[int, Sizing | NoEstimate]:
-    """Return them with what people know the job by."""
-    script, several = job.command_line.script or "", bool(job.request.other_components)
+    """Return them with what people know the job by, and what it asks for beside GPUs."""
+    script, requests = job.command_line.script or "", job.request.components
     return {
-        index: replace(sizing, script=script, component=index if several else None)
+        index: replace(
+            sizing,
+            script=script,
+            component=index if len(requests) > 1 else None,
+            host_requested=memory_per_node(requests[index]),
+        )
         if isinstance(sizing, Sizing)
         else sizing
         for index, sizing in sizings.items()

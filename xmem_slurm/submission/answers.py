@@ -500,8 +500,10 @@ def _texts(sized: "Sizing", script: str | None) -> Said:
     from xmem_slurm.report.options import outlooks, remedy  # noqa: PLC0415
 
     options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
-    full = terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest))
-    brief = [*terminal.brief_lines(sized, script), *options]
+    estimate, requested = sized.estimate, sized.host_requested
+    full = terminal.estimate_lines(estimate, at_peak(estimate.largest), requested)
+    killed = filter(None, [terminal.may_be_killed(estimate, requested)])
+    brief = [*terminal.brief_lines(sized, script), *killed, *options]
     return Said(brief, [*full, *options], json_report.estimate_object(sized))
 
 

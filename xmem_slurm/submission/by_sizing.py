@@ -6,6 +6,7 @@ Everything heavy is imported here, where a GPU job waits seconds anyway.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from xmem_slurm.rewriting.rewrite import Change, recorded, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.dry_runs import estimate_on
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
@@ -89,6 +91,7 @@ def decide(
         return decision
     in_script = _in_script(job, sized)
     with_memory, raised = host_memory.raised(job, sized, wishes, site, gpus, in_script=in_script)
+    sized = _asking_as(with_memory, sized)
     decision = _with_parts(with_memory, wishes, site, gpus, sized, in_script=in_script, written=job)
     decision = _with_record(decision, with_memory, site)._replace(left=unsized, raised=raised)
     too_small = [
@@ -119,6 +122,15 @@ def decide(
     rests_on, days = _lasts(decision, site, basis)
     answers.keep_decision(name, decision, rests_on, days, sized=sized, templates=site.templates)
     return decision
+
+
+def _asking_as(job: Submission, sized: Mapping[int, Sizing]) -> dict[int, Sizing]:
+    """Return them with the host memory that the job asks for now: so it is told, and kept."""
+    requests = job.request.components
+    return {
+        index: replace(sizing, host_requested=memory_per_node(requests[index]))
+        for index, sizing in sized.items()
+    }
 
 
 def _is_refused(wishes: "Wishes", site: Site) -> bool:

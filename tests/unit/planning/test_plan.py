@@ -644,7 +644,7 @@ def test_what_takes_no_more_of_the_host_than_the_job_as_it_is_written_is_advised
     needed = "4 x 1.00 GiB of host memory on each node, which has 3.00 GiB"
     assert lacking == {f"{needed}, and the job as it is written takes as much"}
     assert {row.candidate.gpus for row in plan.rows if row.status == "host"} == {8}
-    known = NodeMemory(100, 1, 0, 50, 98)
+    known = NodeMemory(100, 1, 1, 0, 50, 98)
     assert [known._replace(per_process=each).fits for each in (50, 101, 102)] == [True, True, False]
 
 

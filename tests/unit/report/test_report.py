@@ -120,7 +120,9 @@ def test_the_published_schema_is_the_one_that_is_kept() -> None:
         "indent=2))"
     )
     assert published == json_report.schema(), f'python -c "{print_it}" > docs/estimate.schema.json'
-    assert set(published["required"]) == set(json_report.estimate_object(SIZING))
+    assert set(published["properties"]) == set(json_report.estimate_object(SIZING))
+    added_since = {"host_per_node"}  # an object that an earlier version wrote is one, too
+    assert set(published["properties"]) - set(published["required"]) == added_since
 
 
 @pytest.mark.parametrize(
@@ -720,7 +722,39 @@ def test_what_is_held_on_the_host_is_said_to_be_of_so_far(*, ended: bool) -> Non
     lines = terminal.estimate_lines(estimate([held], "l4", GPUS["l4"]))
     (line,) = (line for line in lines if line.startswith("host memory"))
     so_far = "" if ended else " when the dry run ended, perhaps more later"
-    assert line.startswith(f"host memory on each node: 6.00 GiB{so_far}, and what CUDA takes there")
+    assert line.startswith(f"host memory on each node: 6.00 GiB{so_far}, and up to 1.00 GiB more")
+
+
+@pytest.mark.parametrize(
+    ("requested", "told"),
+    [
+        (0, "--mem must have room for it"),
+        (8, "the job asks for 8.00 GiB, and may be killed"),
+        (12, "the job asks for 12.00 GiB"),
+    ],
+)
+def test_an_estimate_has_what_is_held_on_the_host_beside_what_the_job_asks_for(
+    requested: int, told: str
+) -> None:
+    ended = trace.Seen(9, end=True)
+    held = dataclasses.replace(GPT2, host_bytes=6 << 30, world_size=4, nodes=2, seen=ended)
+    found = estimate([held], "l4", GPUS["l4"])
+    line = f"host memory on each node: 2 x 6.00 GiB, and up to 2.00 GiB more for CUDA; {told}"
+    assert line in terminal.estimate_lines(found, host_requested=requested << 30)
+    sized = Sizing(found, SIZING.placement, 1.0, host_requested=requested << 30)
+    assert f"H{line[1:]}.</p>" in html.render(sized)
+    assert json_report.estimate_object(sized)["host_per_node"] == {
+        "processes": 2,
+        "held_bytes": 12 << 30,
+        "for_cuda_bytes": 2 << 30,
+        "requested_bytes": requested << 30 or None,
+    }
+
+
+def test_even_little_host_memory_is_said_where_the_job_asks_for_less() -> None:
+    little = estimate([dataclasses.replace(GPT2, host_bytes=GIB // 2)], "l4", GPUS["l4"])
+    assert terminal.on_host(little, GIB) == ""
+    assert terminal.on_host(little, GIB // 4).endswith("for 256.00 MiB, and may be killed")
 
 
 def test_the_page_says_what_is_held_on_the_host_in_the_words_of_the_terminal() -> None:
@@ -735,7 +769,7 @@ def test_the_page_says_what_is_held_on_the_host_in_the_words_of_the_terminal() -
 
 
 def test_what_is_held_on_the_host_is_text_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "on_host", lambda _: "host <b>memory</b>")
+    monkeypatch.setattr(terminal, "on_host", lambda *_: "host <b>memory</b>")
     assert 'id="host">Host &lt;b&gt;memory&lt;/b&gt;.</p>' in html.render(SIZING)
 
 
