@@ -19,7 +19,7 @@ from xmem_slurm.cluster import client
 from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
 from xmem_slurm.estimating import asked
 from xmem_slurm.estimating.asked import Wanted
-from xmem_slurm.outcomes import learned, learning, records, sources
+from xmem_slurm.outcomes import learned, learning, on_host, records, sources
 from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
@@ -193,14 +193,16 @@ def _learn(
     failed = set[str]()
     with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
         failed = sources.not_completed(days, everybody=everybody)
-    lessons, nothing = learning.lessons(records.since(outcomes, days), failed)
+    recent = records.since(outcomes, days)
+    lessons, nothing = learning.lessons(recent, failed)
     if not lessons and not nothing:
         kept = f"; {place} stays as it is" if place.exists() else ""
         none = f"no jobs of the last {days:g} days were recorded: there is nothing to learn from"
         say([f"{none}, and nothing was written{kept}; {job_report.RECORDS}"])
         return
     margins = learning.learn(lessons, coverage)
-    say(job_report.learned_lines(margins, lessons, nothing, learning.drift(lessons)))
+    drift, host = learning.drift(lessons), on_host.record(recent)
+    say(job_report.learned_lines(margins, lessons, nothing, drift, host))
     text = learned.text(margins, source, time.strftime("%Y-%m-%d"))
     try:
         if place == learned.own_file():

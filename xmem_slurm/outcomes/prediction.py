@@ -19,7 +19,7 @@ class Prediction(NamedTuple):
     `margin` a share of `fits_in_bytes` and `promise` the probability that it is enough, None where
     it is a prior. `uses_bytes` is what the job takes of a GPU that has room for everything.
     `host_bytes` is the host memory that all its processes on a node hold, if each holds as much as
-    those that were run, without what CUDA takes there.
+    those that were run, and `host_cuda_bytes` at most what CUDA takes there, which no dry run sees.
     `script` and `run` are salted hashes (`records.key_of_script` and `key_of_run`). `asked` and
     `given` are what the job asked for and what it was given, as the site's record has it
     (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are
@@ -41,6 +41,7 @@ class Prediction(NamedTuple):
     required_bytes: int = 0
     uses_bytes: int = 0
     host_bytes: int = 0
+    host_cuda_bytes: int = 0
     asked: Sequence[str] = ()
     given: Sequence[str] = ()
     sampled: bool = False
@@ -50,7 +51,7 @@ def of(estimate: "Estimate", gpu: "Gpu") -> Prediction:
     """Return what an estimate predicts of a job on this GPU."""
     from xmem_slurm.sizing import host_memory  # noqa: PLC0415 - what reads predictions sizes nothing
 
-    rank = estimate.largest
+    rank, on_host = estimate.largest, host_memory.of_job(estimate)
     return Prediction(
         gpu=gpu.cuda_name,
         capability=gpu.capability,
@@ -64,7 +65,8 @@ def of(estimate: "Estimate", gpu: "Gpu") -> Prediction:
         outside_bytes=rank.outside_allocator_bytes,
         required_bytes=rank.required_bytes,
         uses_bytes=rank.uses_up_to_bytes,
-        host_bytes=host_memory.of_job(estimate).needed,
+        host_bytes=on_host.needed,
+        host_cuda_bytes=on_host.for_cuda,
     )
 
 

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from xmem_slurm.outcomes import on_host
 from xmem_slurm.outcomes.learning import Lesson, lesson
+from xmem_slurm.outcomes.on_host import HostRecord
 from xmem_slurm.outcomes.records import JobOutcome
 
 
@@ -22,6 +24,7 @@ class TrackRecord:
     jobs: int
     compared: Sequence[tuple[JobOutcome, Lesson]]
     nothing: Counter[str]
+    host: HostRecord
 
     @property
     def enough(self) -> int:
@@ -59,12 +62,12 @@ class TrackRecord:
 
 def track_record(outcomes: Iterable[JobOutcome]) -> TrackRecord:
     """Return what jobs say of the estimates that were made of them."""
-    jobs, compared, nothing = 0, list[tuple[JobOutcome, Lesson]](), Counter[str]()
-    for outcome in outcomes:
-        jobs += 1
+    recorded, compared = list(outcomes), list[tuple[JobOutcome, Lesson]]()
+    nothing = Counter[str]()
+    for outcome in recorded:
         answer = lesson(outcome)
         if isinstance(answer, str):
             nothing[answer] += 1
         else:
             compared.append((outcome, answer))
-    return TrackRecord(jobs, compared, nothing)
+    return TrackRecord(len(recorded), compared, nothing, on_host.record(recorded))

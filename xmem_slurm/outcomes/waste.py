@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xmem_slurm.outcomes.records import HostPeak, JobOutcome
+from xmem_slurm.outcomes.on_host import on_nodes
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.units import GIB
@@ -180,15 +181,9 @@ def _of_host(job: Accounted, outcome: JobOutcome | None) -> tuple[float | None, 
 def on_hosts(outcome: JobOutcome) -> tuple[int, int | None]:
     """Return what a recorded job asked for and used of host memory on all nodes together; 0 and
     None where that is not known of one of them.
-
-    A process knows the control group of its own step alone: of several steps the largest counts.
     """
-    by_host = defaultdict[str, list[HostPeak]](list)
-    for process in outcome.processes:
-        if process.host_memory is not None:
-            by_host[process.host].append(process.host_memory)
-    asked = [max(peak.asked or 0 for peak in peaks) for peaks in by_host.values()]
-    used = [max(peak.step or 0 for peak in peaks) for peaks in by_host.values()]
+    nodes = on_nodes(outcome)
+    asked, used = [node.asked for node in nodes], [node.used for node in nodes]
     return sum(asked) if asked and all(asked) else 0, sum(used) if used and all(used) else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xmem_slurm.outcomes.learning import LEAST_SCRIPTS, Drift, Lesson
+from xmem_slurm.outcomes.on_host import HostRecord
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import LIMITS, Accounted
 from xmem_slurm.outcomes.trust import TrackRecord
@@ -107,7 +108,10 @@ def _host_memory(outcome: JobOutcome) -> list[str]:
     predicted = outcome.prediction
     estimated = ""
     if predicted is not None and predicted.host_bytes:
-        estimated = f"; estimated {human(predicted.host_bytes)} on a node, without CUDA's own"
+        cuda = "without CUDA's own"
+        if predicted.host_cuda_bytes:
+            cuda = f"and up to {human(predicted.host_cuda_bytes)} more for CUDA"
+        estimated = f"; estimated {human(predicted.host_bytes)} on a node, {cuda}"
     if peak.step is None:
         used = f"used {human(peak.largest)}{asked_words}, by the largest of its processes alone"
     else:
@@ -212,9 +216,21 @@ def trust_lines(record: TrackRecord, days: float) -> list[str]:
         if farthest:
             worst = f"; farthest off: job {farthest[0].job}, {_signed(farthest[1])} the estimate"
         lines.append(f"what torch reserved, compared with its estimate: {near}{worst}")
-    return lines + [
-        f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()
-    ]
+    cannot = [f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()]
+    return [*lines, *cannot, *host_lines(record.host)]
+
+
+def host_lines(record: HostRecord) -> list[str]:
+    """Return how near the estimates of host memory were; nothing where no job says it."""
+    count, most = len(record.compared), record.farthest
+    if most is None:
+        return []
+    enough = (
+        f"{record.enough} of {_jobs(count)} took no more of a node than was estimated with CUDA"
+    )
+    typical = f"half took up to {record.median:.2f} times that"
+    worst = f"the most {most.share:.2f} times (job {most.job})"
+    return [f"host memory, cached files included: {enough}; {typical}, {worst}"]
 
 
 def trust_document(record: TrackRecord, days: float) -> dict[str, Any]:
@@ -230,6 +246,17 @@ def trust_document(record: TrackRecord, days: float) -> dict[str, Any]:
         "within": {str(share): record.within(share) for share in _NEAR},
         "farthest": None if farthest is None else {"job": farthest[0].job, "share": farthest[1]},
         "not_compared": dict(record.nothing),
+        "host": _host_document(record.host),
+    }
+
+
+def _host_document(record: HostRecord) -> dict[str, Any]:
+    """Return the same of host memory; shares are of what was estimated, CUDA's part included."""
+    return {
+        "compared": len(record.compared),
+        "enough": record.enough,
+        "median": record.median if record.compared else None,
+        "farthest": None if record.farthest is None else record.farthest._asdict(),
     }
 
 
@@ -242,9 +269,15 @@ def _signed(share: float) -> str:
 
 
 def learned_lines(
-    margins: Sequence[LearnedMargin], lessons: Sequence[Lesson], nothing: Counter[str], drift: Drift
+    margins: Sequence[LearnedMargin],
+    lessons: Sequence[Lesson],
+    nothing: Counter[str],
+    drift: Drift,
+    host: HostRecord,
 ) -> list[str]:
-    """Return what jobs taught, what they did not, and whether what was promised holds."""
+    """Return what jobs taught, what they did not, what they took of the host, and whether what was
+    promised holds.
+    """
     scripts = len({(lesson.user, lesson.script) for lesson in lessons})
     lines = [
         f"how much was needed is known for {_jobs(len(lessons))} of {counted(scripts, 'script')}"
@@ -261,6 +294,7 @@ def learned_lines(
         )
     if not margins:
         lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship apply")
+    lines += host_lines(host)
     if drift.scripts:
         held_words = (
             f"{drift.enough:.0%} of the jobs of the last {drift.scripts} scripts with a promise "

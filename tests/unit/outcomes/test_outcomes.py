@@ -18,7 +18,7 @@ from tests.conftest import EXAMPLE_SITE
 from xmem_slurm.cli.main import app
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.outcomes import history, learned, learning, records
+from xmem_slurm.outcomes import history, learned, learning, on_host, records
 from xmem_slurm.outcomes.learning import Lesson
 from xmem_slurm.outcomes.prediction import Prediction
 from xmem_slurm.outcomes.records import JobOutcome
@@ -599,8 +599,75 @@ def test_what_a_job_took_of_host_memory_is_told_beside_what_it_asked_for(
     (estimated,) = written(tmp_path, line(host_memory=host_memory, predicted={"host_bytes": GIB}))
     words = f"host memory: {said}; estimated 1.00 GiB on a node, without CUDA's own"
     assert words in told_of(estimated)
+    predicted = {"host_bytes": GIB, "host_cuda_bytes": 2 * GIB}
+    (estimated,) = written(tmp_path, line(host_memory=host_memory, predicted=predicted))
+    words = f"{said}; estimated 1.00 GiB on a node, and up to 2.00 GiB more for CUDA"
+    assert f"host memory: {words}" in told_of(estimated)
     killed = line(host_memory=host_memory, state="running")
     assert f"host memory: {said}, when last heard of" in told_of(written(tmp_path, killed)[0])
+
+
+HOST_TOLD = (
+    "host memory, cached files included: 2 of 4 jobs took no more of a node than was estimated with "
+    "CUDA; half took up to 1.00 times that, the most 2.00 times (job 3)"
+)
+
+
+def test_what_jobs_took_of_the_host_is_held_against_what_was_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its fullest node. One that was killed shows what is too little, and never what is enough;
+    an older prediction has nothing of CUDA."""
+
+    def taking(job: str, *steps: float, cuda: int = GIB, **fields: Any) -> list[dict[str, Any]]:
+        predicted = {"host_bytes": 3 * GIB, "host_cuda_bytes": cuda}
+        return [
+            line(
+                job=job,
+                host=f"n{number}",
+                rank=number,
+                host_memory={"process": GIB, "step": int(step * GIB)},
+                predicted=predicted,
+                **fields,
+            )
+            for number, step in enumerate(steps)
+        ]
+
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    found = written(
+        records.make_folder(),
+        *taking("1", 3, 4),
+        *taking("2", 2),
+        *taking("3", 8, 1),
+        *taking("4", 6, state="running"),
+        *taking("5", 2, state="running"),
+        *taking("6", 9, cuda=0),
+        line(job="7", predicted={"host_bytes": GIB, "host_cuda_bytes": GIB}),
+    )
+    record = on_host.record(found)
+    assert [(each.job, each.share) for each in record.compared] == [
+        ("1", 1.0),
+        ("2", 0.5),
+        ("3", 2.0),
+        ("4", 1.5),
+    ]
+    assert told.trust_lines(track_record(found), 400)[-1] == HOST_TOLD
+    assert told.trust_document(track_record(found), 400)["host"] == {
+        "compared": 4,
+        "enough": 2,
+        "median": 1.0,
+        "farthest": {"job": "3", "share": 2.0},
+    }
+    nothing = told.trust_document(track_record([]), 400)["host"]
+    assert nothing == {"compared": 0, "enough": 0, "median": None, "farthest": None}
+
+    def no_accounting(command: Sequence[str], seconds: float) -> str:
+        raise SlurmError("there is no accounting")
+
+    monkeypatch.setattr(client, "run", no_accounting)
+    done = CliRunner().invoke(app, ["learn", "--since", "99999d"])
+    assert HOST_TOLD in " ".join(done.stdout.split())
 
 
 def test_a_line_without_host_memory_is_of_an_older_recorder(tmp_path: Path) -> None:
