@@ -21,6 +21,15 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 NAMES = ("games", "man")
 """Two users that Debian and Ubuntu have, and nobody is."""
 SYSTEM_PYTHON = "/usr/bin/python3"
+COUNTING = """
+import sys
+from xmem_slurm.dryrun import runner
+from xmem_slurm.cli.main import main
+run = runner.run
+runner.run = lambda order: print("a dry run", file=sys.stderr, flush=True) or run(order)
+main()
+"""
+"""xmem-slurm, with a line for each dry run."""
 STEP = '[dry_run]\nwhere = "srun"\npartition = "cpu"\n'
 
 
@@ -40,12 +49,15 @@ class User:
             train=USES,
         )
         self.xsbatch = [str(ours), "-m", "xmem_slurm.cli.xsbatch_start", "--hold", "--parsable"]
+        self.xmem_slurm = [str(ours), "-c", COUNTING]
         for path in (home, *home.rglob("*")):
             os.chown(path, self.account.pw_uid, self.account.pw_gid, follow_symlinks=False)
         home.chmod(0o700)
 
-    def submit(self, site: Path, **environ: str) -> tuple[str, str, str]:
-        """Return whose job was submitted, its GRES, and what was said on stderr."""
+    def run(
+        self, command: list[str], site: Path, **environ: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command as that user, in the job's folder."""
         identity = [
             f"--reuid={self.account.pw_uid}",
             f"--regid={self.account.pw_gid}",
@@ -58,7 +70,7 @@ class User:
             | environ
         )
         done = subprocess.run(
-            ["setpriv", *identity, *self.xsbatch, "job.sh"],
+            ["setpriv", *identity, *command],
             cwd=self.home / "job",
             env=environment,
             capture_output=True,
@@ -66,6 +78,11 @@ class User:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        return done
+
+    def submit(self, site: Path, **environ: str) -> tuple[str, str, str]:
+        """Return whose job was submitted, its GRES, and what was said on stderr."""
+        done = self.run([*self.xsbatch, "job.sh"], site, **environ)
         shown = self.cluster.show(done.stdout.strip())
         self.cluster.slurm("scancel", done.stdout.strip())
         return (
@@ -132,6 +149,20 @@ def test_each_user_has_a_dry_run_of_their_own(users: list[User], table: str) -> 
         assert others == [owners(other.home) for other in users if other is not user]
         left = (set(Path("/tmp").iterdir()) | set(Path("/var/tmp").iterdir())) - everywhere
         assert not [path for path in left if path.stat().st_uid == user.account.pw_uid]
+
+
+def test_an_estimate_is_made_once(users: list[User]) -> None:
+    """The second time, and for programs, it is what was kept of the first."""
+    user, site = users[0], site_file(users[0].home)
+
+    def dry_runs(*options: str) -> tuple[int, str]:
+        told = user.run([*user.xmem_slurm, "estimate", *options, "job.sh"], site)
+        return told.stderr.count("a dry run\n"), told.stdout
+
+    made, needed = dry_runs()
+    assert made >= 1
+    assert dry_runs() == (0, needed)
+    assert dry_runs("--json")[0] == 0
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
