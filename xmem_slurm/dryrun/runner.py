@@ -20,7 +20,7 @@ from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, live_progress, set_up
 from xmem_slurm.dryrun.budget import Spent
-from xmem_slurm.dryrun.containers import detection, oci_bundle, pyxis, shim
+from xmem_slurm.dryrun.containers import detection, oci_bundle, pyxis, said, shim
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -429,10 +429,12 @@ _NOT_BUILT = (
 
 
 def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
-    """Say why nothing is known of GPU memory: in the words of a shim, by how the script ended, or
-    by what was met.
+    """Say why nothing is known of GPU memory: in the words of a shim, by what a container's runtime
+    said last, by how the script ended, or by what was met.
     """
     note = _first_note(traces / "notes.jsonl")
+    if note is None and outcome.returncode and outcome.stopped is None:
+        note = said.in_our_words(_last_line(outcome), _noted(traces / shim.STARTED))
     if note is not None:
         return note
     if outcome.stopped is not None:
@@ -497,11 +499,16 @@ def _raised_at(lines: Sequence[str]) -> str:
     return f" ({users_frames[-1][1]}:{users_frames[-1][2]})" if users_frames else ""
 
 
-def _last_words(outcome: sandbox.Outcome) -> str:
+def _last_line(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next(
         (line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), ""
     )
-    last = _OWN_FOLDER.sub("", last)
+    return checked.plain(_OWN_FOLDER.sub("", last))
+
+
+def _last_words(outcome: sandbox.Outcome) -> str:
+    lines = outcome.output_tail.decode(errors="replace").split("\n")
+    last = _last_line(outcome)
     words = checked.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
     return words + (f" ({_read_only(outcome)})" if outcome.read_only else "")

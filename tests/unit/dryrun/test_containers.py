@@ -19,6 +19,7 @@ from xmem_slurm.dryrun.containers import (
     oci_bundle,
     pyxis,
     refusals,
+    said,
 )
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
@@ -422,3 +423,34 @@ def test_a_script_in_an_oci_bundle(tmp_path: Path) -> None:
     assert words[4:] == [str(tmp_path / "root"), "--", "/slurm_script", "x"]
     (tmp_path / "config.json").write_text("[]")
     assert oci_bundle.started(tmp_path, Path("/job"), ["x"])[2] == str(tmp_path / "rootfs")
+
+
+LAST_WORDS = {
+    "ch-run[7]: error: can't execve(2): python3: No such file or directory (ch-run.c:389 2)": (
+        "no program python3: the job would fail, too; name one of the image's own by its path"
+    ),
+    "Error: crun: executable file `python3` not found in $PATH: No such file or directory: OCI "
+    "runtime attempted to invoke a command that was not found": "no program python3: the job",
+    'FATAL:   "python3": executable file not found in $PATH': "no program python3: the job",
+    "/.singularity.d/actions/exec: 21: exec: python: not found": "no program python: the job",
+    "enroot-switchroot: failed to execute: /bin/sh: No such file or directory": (
+        "no program /bin/sh: the job"
+    ),
+    "ch-run[7]: error: can't bind: destination not found: /etc/passwd (ch_misc.c:120)": (
+        "no /etc/passwd to mount this machine's on: the job would fail, too; make an empty one in"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", LAST_WORDS)
+def test_what_a_runtime_says_of_an_image_is_said_with_what_helps(words: str) -> None:
+    told = said.in_our_words(words, "ch-run /images/a")
+    assert told is not None
+    lacking = f"the script runs a container (ch-run /images/a) whose image has {LAST_WORDS[words]}"
+    assert told.startswith(lacking)
+    assert said.in_our_words(words, "") is None, "a script says so that runs no container"
+
+
+def test_what_is_not_known_of_a_runtime_stays_in_its_words() -> None:
+    for words in ("FATAL: no such image", "python3: can't open file 'train.py'", ""):
+        assert said.in_our_words(words, "apptainer a.sif") is None

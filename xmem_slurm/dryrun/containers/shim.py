@@ -26,6 +26,8 @@ STAND_INS = "XMEM_STAND_INS"
 """The variable that names the folder with all stand-ins."""
 ASIDE = "real"
 """The folder, in that of the run, where a runtime is whose own path leads to its shim."""
+STARTED = "container"
+"""The file, among traces, that says which container was started last: its runtime and image."""
 IMAGE = "image"
 """The folder, in that of the run, on which an image is laid out anew."""
 _OF_PODMAN = "containers/storage/*-images/images.json"
@@ -104,6 +106,7 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
     refusals.check(program, start)
     _remember(name, start.image)
+    (traces / STARTED).write_bytes(os.fsencode(f"{name} {start.image}"))
     settings, path = _settings(run), _PATH
     if runtime.prefixes:
         before = [
