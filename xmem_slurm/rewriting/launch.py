@@ -338,13 +338,16 @@ def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
     torchrun = "torchrun"
     if not is_python:
         torchrun = starter
+    elif launch.kind == "torchrun":  # its module, as written: torchrun may not be on PATH
+        module = _text(launch.words[launch.starter + 2])
+        torchrun = f"{shlex.quote(starter)} -m {module}"
     elif "/" in starter:
         torchrun = f"{shlex.quote(starter)} -m torch.distributed.run"
-    module = "-m " if launch.is_module else ""
+    named = "-m " if launch.is_module else ""
     if nodes == 1:
-        return f"{torchrun} --standalone --nproc-per-node={per_node} {module}"
+        return f"{torchrun} --standalone --nproc-per-node={per_node} {named}"
     on_each_node = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 {_CPUS} {torchrun}"
-    return f"{on_each_node} --nnodes={nodes} --nproc-per-node={per_node} {_MEETING} {module}"
+    return f"{on_each_node} --nnodes={nodes} --nproc-per-node={per_node} {_MEETING} {named}"
 
 
 def _option(launch: Launch, name: str, number: int) -> list[_Edit]:

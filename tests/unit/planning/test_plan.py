@@ -879,6 +879,11 @@ PYTHON = "python -u train.py --x | tee log"
             "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+",
         ),
         ("torchrun train.py", (2, 8), "--cpus-per-task=$SLURM_CPUS_PER_TASK} torchrun --nnodes=2"),
+        (
+            "srun python3 -m torch.distributed.run train.py",
+            (2, 8),
+            "} python3 -m torch.distributed.run --nnodes=2 --nproc-per-node=8",
+        ),
     ],
 )
 def test_the_command_that_launches_it_is_changed_and_nothing_else(
