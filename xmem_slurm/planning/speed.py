@@ -62,11 +62,12 @@ LAUNCH_SECONDS = 15e-6
 included; 5 us are the launch itself. A round number between those of others: 3 us for a launch by
 the driver alone (meta-pytorch/tritonbench#1017), 45 us a kernel where much Python lies between
 (facebookresearch/sam2#768: 1,185 kernels in 53.7 ms of which the GPU is busy 7)."""
-COLLECTIVE_SECONDS = 150e-6
+COLLECTIVE_SECONDS = 125e-6
 """Of the host, for a collective called from Python: buffers, events, streams and checks of torch's
-ProcessGroupNCCL, and what shards has its hooks around it. A round number, too: FSDP2's hook before
-a module takes up to 1 ms (pytorch/pytorch#173680). Half or twice of either changes the order of few
-of the pairs that were measured (docs/planning-speed.md)."""
+ProcessGroupNCCL. Profiles of torch 2.4 have 131 us for an all-gather, 122 us for a reduce-scatter
+and 89 us for an all-reduce (pytorch/pytorch#138773); FSDP2's hook before a module may take up to 1
+ms (pytorch/pytorch#173680). Half or twice of this or of a launch changes the order of few of the
+pairs that were measured (docs/planning-speed.md)."""
 
 BASE_LATENCY = 8.4e-6
 NVLINK_LATENCY = 3.4e-6
