@@ -85,6 +85,8 @@ class Row:
     why: str = ""
     host: NodeMemory | None = None
     why_no_time: str = ""
+    after_seconds: float = 0.0
+    """Of the budget, that were spent when this was known."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class Ways:
     """The task of an array that is planned for..."""
     array_tasks: Sequence[int] = ()
     """...of those that were run, where others may need other amounts."""
+    seconds: float = 0.0
+    """Of the budget, that all dry runs took."""
 
     @property
     def verified(self) -> Sequence[Row]:
@@ -307,7 +311,7 @@ class Search:
             return None if candidate is None else self._row(candidate)
 
         for row, took in run_all(another):
-            self.rows.append(row)
+            self.rows.append(replace(row, after_seconds=self.spent))
             self.under_way.remove(row.candidate)
             self._learn(row, took)
             for substitute in self._instead(row) if row.status == "too large" else []:
@@ -510,6 +514,7 @@ class Search:
             tried_next=tried_next,
             task=self.task,
             array_tasks=self.array_tasks,
+            seconds=self.spent,
         )
 
     def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:

@@ -215,6 +215,17 @@ def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() 
     )
 
 
+def test_a_plan_says_what_its_dry_runs_took_and_after_how_much_each_way_was_known() -> None:
+    """Each takes 10 seconds, that of the job as it is written included."""
+    gpus = {"small": gpu(3000)}
+    plan, ran = planned(SCRIPT, site_of(small=8), gpus)
+    found = report.objects(plan, gpus)
+    assert found["dry_run_seconds"] == 10.0 * len(ran)
+    ways = [row for row in found["candidates"] if row["status"] != "ruled-out"]
+    after = sorted(row["known_after_seconds"] for row in ways)
+    assert after == [10.0 * count for count in range(2, len(ran) + 1)]
+
+
 def test_the_last_rank_is_started_once_for_each_number_of_gpus() -> None:
     starts = list[tuple[int, int]]()
 
