@@ -31,12 +31,14 @@ from xmem_slurm.planning.host_memory import host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.planning.space import Space
+from xmem_slurm.sizing.dry_runs import kind_of, needs_at_least, room_on
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 from xmem_slurm.state.signals import Signalled
+from xmem_slurm.trace import Category
 from xmem_slurm.work import Work
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ Objective = Literal["cost", "time", "fewest"]
 _Waiting = tuple[float, float, int, int, Candidate]
 """What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps
 equals in order."""
-_DryRun = tuple[str, int, bytes | None, tuple[str, ...], frozenset[tuple[str, str]], int | None]
+_DryRun = tuple[
+    tuple[str, int], bytes | None, tuple[str, ...], frozenset[tuple[str, str]], int | None
+]
 """What one is of: the kind of GPU, the job, and the task of its array."""
 Status = Literal["verified", "too large", "host", "ruled out", "failed"]
 
@@ -69,10 +73,11 @@ class Row:
     """One candidate, and what is known of it.
 
     "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits
-    its GPUs, but not the host memory of their nodes; "ruled out" by a lower bound, of which
-    `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds`
-    are of one sample of the whole job, for comparing alone; None where that is not known, and
-    `why_no_time` says why of what was run. `cost` is that by the site's prices.
+    its GPUs, but not the host memory of their nodes; "ruled out" by a lower bound; "failed" is one
+    whose dry run gave none, and `why` says why. `bound_bytes` are needed by that bound, or by a dry
+    run that was over as it needed too much. `seconds` are of one sample of the whole job, for
+    comparing alone; None where that is not known, and `why_no_time` says why of what was run.
+    `cost` is that by the site's prices.
     """
 
     candidate: Candidate
@@ -232,7 +237,7 @@ class Search:
         for candidate in self.space.all_of(self.base):
             bound_bytes = bounds.bound(self.base, self.persistent, candidate)
             gpu = self.space.gpus[candidate.option]
-            if bound_bytes > gpu.total_bytes - gpu.context_bytes:
+            if bound_bytes > room_on(gpu):
                 self.rows.append(Row(candidate, "ruled out", bound_bytes=bound_bytes))
             else:
                 self._push(heap, self._near(candidate))
@@ -387,8 +392,11 @@ class Search:
         """Take in what a dry run showed, for the order of those to come."""
         if row.estimate is None or row.why:
             return
-        self.run_seconds.learn(row.estimate.largest.trace, took)
-        kept = bounds.bound(self.base, self.persistent, row.candidate)
+        largest, persistent = row.estimate.largest, self.persistent
+        self.run_seconds.learn(largest.trace, took)
+        if row.bound_bytes and not largest.breakdown.get(Category.OPT):
+            persistent = replace(persistent, optimizer=0)  # it was over before there was any state
+        kept = bounds.bound(self.base, persistent, row.candidate)
         if kept:
             kept += forecast.beside(self.persistent, row.candidate)
             self.activations.learn(row.candidate, row.estimate, kept)
@@ -403,7 +411,8 @@ class Search:
             job = changed(self.base, candidate, self.space.site)
             for path, content in files_for(self.base, candidate).items():
                 self.put(path, content)
-            estimate, took = yield from self._run(job, candidate.option)
+            most_bytes = self._most_bytes(candidate.option)
+            estimate, took = yield from self._run(job, candidate.option, most_bytes)
         except (NoEstimate, UsageError) as error:
             return Row(candidate, "failed", why=str(error)), Spent()
         unseen = candidate.is_seen(estimate.largest.trace, self.base.training)
@@ -415,14 +424,29 @@ class Search:
         no_time = speed.why_no_time(trace, candidate.option, self.hardware[candidate.option])
         host = host_memory(estimate, candidate, self.base, job.request, self.space.site)
         status: Status = "verified" if host.fits else "host"
-        if not estimate.fits(gpu):
+        bound_bytes = 0
+        if replace(self.order, most_bytes=most_bytes).is_exceeded(
+            [rank.trace for rank in estimate.ranks]
+        ):
+            bound_bytes = needs_at_least(estimate) + gpu.context_bytes
+        if bound_bytes or not estimate.fits(gpu):
             status = "too large"
         why = "" if status != "verified" else (yield from self._why_not_started(candidate, job))
         if why:
             why = f"rank {candidate.gpus - 1} of {candidate.gpus} does not start: {why}"
             return Row(candidate, "failed", job, estimate, why=why), took
-        row = Row(candidate, status, job, estimate, 0, seconds, cost, "", host, no_time)
+        row = Row(
+            *(candidate, status, job, estimate, bound_bytes, seconds, cost, "", host, no_time)
+        )
         return row, took
+
+    def _most_bytes(self, option: str) -> int:
+        """Return what fits the largest of the options that have this kind of GPU and share their
+        dry runs: a way of which a step allocated more fits none of them, and its run is over.
+        """
+        kind = kind_of(self.space.gpus[option])
+        gpus = [self.space.gpus[name] for name in self.space.options]
+        return max(room_on(gpu) for gpu in gpus if kind_of(gpu) == kind)
 
     def _why_not_started(self, candidate: Candidate, job: Submission) -> Orders[str]:
         """Start the last rank of a way that fits, once for so many GPUs on so many nodes; return
@@ -445,14 +469,15 @@ class Search:
             self._starts[places] = why
         return self._starts[places]
 
-    def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
+    def _run(
+        self, job: Submission, option: str, most_bytes: int | None = None
+    ) -> Orders[tuple[Estimate, Spent]]:
         """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what
-        that took, too.
+        that took, too. With `most_bytes` it is over after a step that allocated more.
         """
         gpu = self.space.gpus[option]
         key = (
-            gpu.capability,
-            gpu.multiprocessors,
+            kind_of(gpu),
             job.script,
             job.argv,
             frozenset(job.environ.items()),
@@ -460,7 +485,13 @@ class Search:
         )
         if key not in self._results:
             self.runs += 1
-            order = replace(self.order, job=self._of_task(job), gpu=gpu, brief=self.brief)
+            order = replace(
+                self.order,
+                job=self._of_task(job),
+                gpu=gpu,
+                brief=self.brief,
+                most_bytes=most_bytes,
+            )
             seconds_left = max(LEAST_SECONDS, self._seconds_left(max(0, len(self.under_way) - 1)))
             budget = SharedBudget(
                 replace(order.budget, seconds=min(order.budget.seconds, seconds_left))

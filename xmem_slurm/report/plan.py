@@ -81,7 +81,7 @@ def _named(row: Row) -> str:
     """
     words = _way(row.candidate)
     match row.status:
-        case "ruled out":
+        case "ruled out" | "too large" if row.bound_bytes:
             return f"{words} (> {human(row.bound_bytes)})"
         case "host" if row.host is not None:
             return f"{words} ({row.host.lacking})"
@@ -274,7 +274,9 @@ def _object(
     plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | None
 ) -> dict[str, Any]:
     """Return one candidate; its time and cost are multiples of the least."""
-    candidate, estimate = row.candidate, row.estimate if row.status != "failed" else None
+    candidate = row.candidate
+    is_whole = row.status != "failed" and not row.bound_bytes
+    estimate = row.estimate if is_whole else None
     return {
         "status": row.status.replace(" ", "-"),
         "option": candidate.option,

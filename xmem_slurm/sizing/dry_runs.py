@@ -241,7 +241,7 @@ class ComponentEstimates:
             return False
         if self.dry_runs.kind(name) not in self.results:
             may_fit = [
-                _needs_at_least(result) <= _room_on(gpu) if kind in self.cut else result.fits(gpu)
+                needs_at_least(result) <= room_on(gpu) if kind in self.cut else result.fits(gpu)
                 for kind, result in self.results.items()
                 if isinstance(result, Estimate)
             ]
@@ -272,7 +272,7 @@ class ComponentEstimates:
         is_whole = kind == dry_runs.kind(self.largest) or len(job.gpus) > 1
         if is_whole or dry_runs.order.array_tasks or job.array:
             return None
-        return max(_room_on(gpu) for gpu in dry_runs.gpus.values() if kind_of(gpu) == kind)
+        return max(room_on(gpu) for gpu in dry_runs.gpus.values() if kind_of(gpu) == kind)
 
     def _without_what_was_cut(self, name: str, traces: Sequence[Trace]) -> Sequence[Trace]:
         """Return the traces of a run, noting whether it was over as it needed too much: then what
@@ -334,12 +334,13 @@ class ComponentEstimates:
         return type(error)(words, error.files, on_any_gpu=on_any_gpu, fails=fails, busy=busy)
 
 
-def _room_on(gpu: Gpu) -> int:
+def room_on(gpu: Gpu) -> int:
     """Return the bytes that a process can allocate on a GPU at the most."""
     return gpu.total_bytes - gpu.context_bytes
 
 
-def _needs_at_least(estimate: Estimate) -> int:
+def needs_at_least(estimate: Estimate) -> int:
+    """Return the bytes that its largest process allocated, however soon its run was over."""
     return max(rank.replay.peak_allocated_bytes for rank in estimate.ranks)
 
 

@@ -55,7 +55,7 @@ from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 from xmem_slurm.trace import Mark, ScriptFailure, Seen, Trace, Training
-from xmem_slurm.units import listed
+from xmem_slurm.units import human, listed
 from xmem_slurm.work import CountedRow, StepCounts, Work
 
 GPU = load_catalogue()["h200"]
@@ -389,6 +389,57 @@ def test_what_earlier_jobs_showed_counts_in_every_way() -> None:
     ways = [row.job.script for row in least.verified if row.job is not None]
     assert ways
     assert SCRIPT.encode() not in ways
+
+
+def cut(order: DryRunOrder) -> Trace:
+    """Return what a dry run shows that is over after the first step that allocates too much: then
+    the optimizer made its state at the end of that, and there was no second one."""
+    whole = trained({}, command_of(order.job.script))
+    sizes = [allocation.size for allocation in whole.allocations]
+    parameters, activations, gradients, state = sizes[:4]
+    peaks = parameters + max(activations, gradients + state), sum(sizes[:5]) - activations
+    first = replace(whole, recorded={"allocated_bytes": peaks[0]})
+    if not order.is_exceeded([first]):
+        return replace(whole, recorded={"allocated_bytes": max(peaks)})
+    return replace(first, allocations=whole.allocations[:4], events=whole.events[:6], marks=[])
+
+
+def test_a_way_of_which_a_step_does_not_fit_is_over_and_teaches_as_much_as_a_whole_run() -> None:
+    """Its run ends where it allocated more than the largest GPU of its kind has."""
+    gpus = {"small": gpu(1900), "large": gpu(2200)}
+    job = Submission(("job.sh",), {}, SCRIPT.encode())
+    space = Space(site_of(small=8, large=8), gpus, [1, 2, 4, 8], list(METHODS.values()))
+    order = DryRunOrder.of(from_submission(job), gpu(1900), Budget())
+    most = list[int | None]()
+
+    def whole(order: DryRunOrder) -> DryRunResult:
+        return started(order) if order.starts else DryRunResult([cut(order)], Spent(10))
+
+    def run(order: DryRunOrder) -> DryRunResult:
+        most.append(order.most_bytes)
+        return whole(order)
+
+    def to_its_end(order: DryRunOrder) -> DryRunResult:
+        return whole(replace(order, most_bytes=None))
+
+    search, of_whole = (Search(order, job, space, "fewest", 4, 300.0) for _ in range(2))
+    found, expected = search.plan(by(run)), of_whole.plan(by(to_its_end))
+    assert most[0] is None, "the job as it is written is run to its end"
+    assert set(most[1:]) <= {(2200 << 20) - 1, None}
+    assert [(str(row.candidate), row.status) for row in found.rows] == [
+        (str(row.candidate), row.status) for row in expected.rows
+    ]
+    over = [row for row in found.rows if row.status == "too large" and row.bound_bytes]
+    assert over
+    for row in over:
+        assert row.bound_bytes > 2200 << 20
+        (of_row,) = [seen for seen in expected.rows if seen.candidate == row.candidate]
+        assert of_row.estimate is not None
+        assert row.bound_bytes < of_row.estimate.required_bytes
+    (said,) = [words for words in report.lines(found, gpus) if words.startswith("does not fit")]
+    assert f"(> {human(over[0].bound_bytes)})" in said
+    shown = {row["lower_bound_bytes"]: row for row in report.objects(found, gpus)["candidates"]}
+    assert {shown[row.bound_bytes]["required_bytes"] for row in over} == {None}
 
 
 def test_what_is_offloaded_is_tried_where_nothing_else_fits() -> None:
