@@ -27,7 +27,7 @@ for step in range(4):
     model(torch.zeros(batch, 4096, size, device="cuda")).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-print("trained", os.environ["WORLD_SIZE"], batch, flush=True)
+print("trained", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], batch, flush=True)
 """
 
 
@@ -98,11 +98,31 @@ def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
     done = cluster.run(XMEM_SLURM, "plan", *words, cwd=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
     assert "1.  4 x l4" in done.stdout
-    job = cluster.slurm(
-        "sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "plan.sh")
-    ).strip()
+    submitted = cluster.run(
+        *("sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "plan.sh")),
+        XMEM_RUN_RANKS="0,1,2,3/4",  # without it a launcher starts the first alone
+    )
+    job = submitted.stdout.strip()
     assert "JobState=COMPLETED" in cluster.ended(job)
-    assert "trained 4 12" in (tmp_path / f"{job}.out").read_text()
+    lines = (tmp_path / f"{job}.out").read_text().splitlines()
+    trained = sorted(line for line in lines if line.startswith("trained"))
+    assert trained == [f"trained {rank} of 4 12" for rank in range(4)]
+
+
+@pytest.mark.usefixtures("without_sandbox")
+def test_gpus_that_the_script_does_not_let_its_processes_see_are_not_planned_with(
+    tmp_path: Path, warm_python: Path
+) -> None:
+    """Rank 0 of four finds its own; there is no third and no fourth."""
+    script = written(tmp_path, warm_python, 24, "--gres=gpu:2", "--ntasks=1", "--mem=1G")
+    text = script.read_text()
+    script.write_text(text.replace("torchrun", "export CUDA_VISIBLE_DEVICES=0,1\ntorchrun"))
+    found = planned(script, gpus="4", on=("l4",), top=1)
+    assert found.plan.rows
+    for row in found.plan.rows:
+        assert row.status == "failed"
+        assert row.why.startswith("rank 3 of 4 does not start: ")
+        assert "invalid device ordinal" in row.why
 
 
 @pytest.mark.usefixtures("without_sandbox")
