@@ -94,7 +94,7 @@ def plan(
     if planned.plan.was_interrupted:
         tell(report.INTERRUPTED)
     shown = json.dumps(report.objects(planned.plan, planned.gpus), indent=2) if as_json else None
-    typer.echo(shown or "\n".join(report.lines(planned.plan, planned.gpus)))
+    typer.echo(shown or report.text(planned.plan, planned.gpus))
     ready, of_memory = by_plan.with_host_memory(planned, wishes)
     if write is not None:
         best = ready.best

@@ -13,6 +13,7 @@ from xmem_slurm.planning.changes import (
     what_changes,
 )
 from xmem_slurm.planning.search import Row, Ways, prices
+from xmem_slurm.report import columns
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.slurm import array_numbers
@@ -27,12 +28,19 @@ ANSWERS: Mapping[str, str] = {
 """Why a way is not advised."""
 INTERRUPTED = "interrupted: the answer is the best of the ways that were tried so far"
 _COLUMNS = 80
-"""What a table may be wide."""
+"""What a table, and what is printed below it, may be wide."""
 _HEAD = ("", "GPUs", "method", "batch", "needed", "time", "cost", "conf.")
 _OF_GPU = " of "
 """Between what is needed and what the GPU has."""
 _MOST_NAMED = 3
 """Ways of one such reason that are named; all of them are in the JSON object."""
+
+
+def text(plan: Ways, gpus: Mapping[str, Gpu]) -> str:
+    """Return what `xmem-slurm plan` prints: the table and what is said below it, no line of which
+    is wider than a terminal, if it can be broken.
+    """
+    return "\n".join(columns.broken(lines(plan, gpus), _COLUMNS))
 
 
 def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:

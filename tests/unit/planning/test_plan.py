@@ -862,6 +862,25 @@ def test_the_table_has_80_columns(option: str, nodes: int, needed: str) -> None:
     assert re.search(needed, lines[1]), lines[1]
 
 
+def test_what_is_advised_comes_first_then_a_line_for_each_reason_with_a_count() -> None:
+    """All of what is printed has 80 columns, its sentences in several lines."""
+    gpus = {"small": gpu(1800)}
+    plan, _ = planned(SCRIPT, site_of(small=8), gpus, top=3)
+    lines = report.lines(plan, gpus)
+    assert [line.split()[0] for line in lines[1:4]] == ["1.", "2.", "3."]
+    reasons = [line.partition(":") for line in lines if line.startswith(tuple(report.ANSWERS.values()))]
+    assert len(reasons) > 1
+    assert len({reason for reason, _, _ in reasons}) == len(reasons)
+    for reason, _, named in reasons:
+        count = sum(report.ANSWERS.get(row.status) == reason for row in plan.rows)
+        shown, _, more = named.partition(f"; {count - 3} more")
+        assert (shown.count("; "), more) == (min(count, 3) - 1, ""), named
+    printed = report.text(plan, gpus).splitlines()
+    assert max(map(len, lines)) > 80
+    assert max(map(len, printed)) <= 80
+    assert " ".join(" ".join(printed).split()) == " ".join(" ".join(lines).split())
+
+
 def test_numbers_are_said_as_people_say_them() -> None:
     gpus = {"small": gpu(3000)}
     plan, _ = planned(SCRIPT, site_of(small=8), gpus)
