@@ -868,7 +868,9 @@ def test_what_is_advised_comes_first_then_a_line_for_each_reason_with_a_count() 
     plan, _ = planned(SCRIPT, site_of(small=8), gpus, top=3)
     lines = report.lines(plan, gpus)
     assert [line.split()[0] for line in lines[1:4]] == ["1.", "2.", "3."]
-    reasons = [line.partition(":") for line in lines if line.startswith(tuple(report.ANSWERS.values()))]
+    reasons = [
+        line.partition(":") for line in lines if line.startswith(tuple(report.ANSWERS.values()))
+    ]
     assert len(reasons) > 1
     assert len({reason for reason, _, _ in reasons}) == len(reasons)
     for reason, _, named in reasons:
