@@ -19,7 +19,8 @@ are written here and nowhere else:
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
     XMEM_BRIEF      "1": it ends soon after its steps repeat themselves (course/course)
-    XMEM_MOST       it is over once its steps repeat themselves and have allocated more bytes
+    XMEM_MOST       it is over once its steps repeat themselves and have allocated more bytes; a
+                    brief one once a step has
     XMEM_STARTS     "1": each rank ends at its first collective (ranks/first)
 
 Beside these, PYTHONOPTIMIZE has its scripts run without their assertions (`engines`).
@@ -116,7 +117,7 @@ class DryRunOrder:
     another run."""
     most_bytes: int | None = None
     """So many bytes fit the GPU: a run that repeats itself, and has allocated more, is over, as
-    what else the script does is of no interest for it."""
+    what else the script does is of no interest for it; a brief one is over after a step."""
     starts: bool = False
     """Whether it is over as soon as its ranks have come to their first collective."""
     fresh: bool = False

@@ -109,6 +109,14 @@ for _ in range(40):
     assert (found.state, found.steps) == ("exit", 40)
 
 
+def test_a_brief_run_that_needs_more_than_its_gpu_has_is_over_after_one_step(
+    tmp_path: Path, warm_python: Path
+) -> None:
+    script = SHORT + TRAIN.format(loader="", accumulate=1, after=EVALUATE)
+    found = dry_run(tmp_path, warm_python, script, brief=True, most_bytes=1 << 20)
+    assert (found.state, found.steps) == ("steady", 1)
+
+
 @pytest.mark.parametrize(
     ("loader", "accumulate"),
     [("", 1), ("num_workers=2, persistent_workers=True", 1), ("", 16)],

@@ -85,6 +85,8 @@ class Recorder(ProbeEngine):
         self._reads = Reads()
         self._garbage = Garbage()
         self._most = float(environ.get("XMEM_MOST", "inf"))
+        # of several ways to train, of which only those that fit are of interest
+        self._is_brief = environ.get("XMEM_BRIEF") == "1"
         # until torch is there
         self._calls: Calls = None  # type: ignore[assignment]
         self._values: KnownValues = None  # type: ignore[assignment]
@@ -274,6 +276,8 @@ class Recorder(ProbeEngine):
         self._course.stepped(self._allocator.allocated, self._allocator.peak(), met, number == 1)
         if self._ends and self._steps.repeat(self._course.steady_steps()):
             self._end_if_enough()
+        elif self._ends and self._is_brief and self._is_too_large():
+            self._leave_with_all_ranks()
         if number > furthest and number in CHECKPOINT_STEPS:
             self.write("running")
 
@@ -372,8 +376,12 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, self._course.clock.now()):
             return
-        is_enough = self._course.enough(self._budget.share()) or self._is_too_large()
-        if is_enough and (self._rank is None or self._rank.all_steady()):
+        if self._course.enough(self._budget.share()) or self._is_too_large():
+            self._leave_with_all_ranks()
+
+    def _leave_with_all_ranks(self) -> None:
+        """End the run if all ranks that run with this one have come as far."""
+        if self._rank is None or self._rank.all_steady():
             self.leave("steady")
 
     def _is_too_large(self) -> bool:
