@@ -2,7 +2,8 @@
 
 With XMEM_PLAIN it trains nothing and has the meta device for a GPU: what goes there leaves the
 host, as on a GPU node, but for what CUDA takes. Then it prints the most bytes that it and its
-workers held, looked at each 20 ms: resident memory of no file, shared pages of a fork once.
+workers held, looked at each 20 ms: resident memory of no file, shared pages of a fork once. Of
+several ranks each prints its own.
 """
 
 import contextlib
@@ -82,8 +83,8 @@ def small(**of_loader: int) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(Samples(), 16, **of_loader)
 
 
-def checkpoint() -> str:
-    torch.save(layers(16).state_dict(), "checkpoint.pt")
+def checkpoint(number: int = 16) -> str:
+    torch.save(layers(number).state_dict(), "checkpoint.pt")
     return "checkpoint.pt"
 
 
@@ -95,6 +96,42 @@ def offloaded() -> None:
         weight.grad = torch.ones_like(weight)
     optimizer.step()
     train(small(), weights, optimizer)
+
+
+def frame() -> object:
+    """512 MiB of numbers, and as many names; sorted, which copies it."""
+    import pandas as pd  # noqa: PLC0415 - the others need none
+
+    columns = {f"x{number}": np.arange(1 << 22, dtype=float) for number in range(16)}
+    rows = pd.DataFrame(columns).assign(name=np.char.add("name ", np.arange(1 << 22).astype(str)))
+    return rows.sort_values("name")
+
+
+def corpus(processes: int) -> object:
+    """A dataset on disk, of which each row is mapped to its words' lengths."""
+    os.environ["HF_HOME"] = str(Path("hf").absolute())
+    import datasets  # noqa: PLC0415 - as pandas
+
+    rows = datasets.Dataset.from_dict(
+        {"text": [f"row {number} " * 60 for number in range(100_000)]}
+    )
+    rows.save_to_disk("rows")
+    rows = datasets.load_from_disk("rows")
+    return rows.map(
+        lambda batch: {"lengths": [[len(word) for word in text.split()] for text in batch["text"]]},
+        batched=True,
+        num_proc=processes,
+    )
+
+
+def on_ranks(number: int) -> None:
+    """Each loads a checkpoint of 512 MiB."""
+    if "RANK" not in os.environ:
+        checkpoint(8)
+        launch = ["-m", "torch.distributed.run", f"--nproc-per-node={number}", *sys.argv]
+        os.execv(sys.executable, [sys.executable, *launch])
+    torch.distributed.init_process_group("gloo" if PLAIN else "nccl")
+    train(small(), torch.load("checkpoint.pt"))
 
 
 def leaking() -> None:
@@ -134,6 +171,10 @@ CASES = {
             multiprocessing_context="spawn",
         )
     ),
+    "a data frame that is sorted": lambda: train(small(), frame()),
+    "a dataset of rows that are mapped": lambda: train(small(), corpus(1)),
+    "the same, mapped by 4 processes": lambda: train(small(), corpus(4)),
+    "a checkpoint of 512 MiB that each of 4 ranks reads": lambda: on_ranks(4),
     "a loop that keeps 4 MiB of each batch": leaking,
     "a tensor that comes and goes before training": lambda: train(
         small(), torch.ones(1 << 28).sum()
