@@ -1,0 +1,134 @@
+"""What does a plan cost? CPU seconds until the first way fits to train Llama 8B on three sites, and
+until twenty do, or the time is out.
+
+    python -m benchmarks.plan_cost --python JOB_PYTHON [--only "4 x H100"] [--budget 240]
+
+The Python needs transformers and accelerate, and DeepSpeed, or ZeRO is not tried. Each plan is made
+anew. "CPU s" are those of all that `xmem-slurm plan` starts, its own included; "first after" are
+those of the dry runs that had ended when the first way was seen to fit. On a busy machine a dry run
+takes more of them, and may end at its limit before it has an answer.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.text_table import markdown_table
+from xmem_slurm.units import GIB
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = Path(__file__).with_name("workloads") / "llama_trainer.py"
+SITE = """
+schema_version = 1
+name = "plans"
+[option.{type}]
+gpu = "{gpu}"
+type = "{type}"
+cost = 1.0
+[[nodes]]
+names = "n[1-{nodes}]"
+cpus = 64
+memory_mib = 1000000
+gpus = {{ {type} = {gpus} }}
+partitions = ["gpu"]
+[partition.gpu]
+default = true
+"""
+JOB = """#!/bin/sh
+#SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:{type}:1
+srun python -m torch.distributed.run --nproc-per-node=1 {script} --output_dir out --bf16 \\
+  --max_steps 1000 --per_device_train_batch_size 8 --gradient_accumulation_steps 8 --report_to none
+"""
+MANY = 20
+HEADINGS = (
+    "GPUs",
+    "the first that fits",
+    "first after",
+    "that fit",
+    "dry runs",
+    "CPU s",
+)
+
+
+class Gpus(NamedTuple):
+    """The GPUs of a site: the catalogue's name, Slurm's type, how many on a node, and nodes."""
+
+    gpu: str
+    type: str
+    gpus: int
+    nodes: int
+
+
+SITES = {
+    "8 x A100-40": Gpus("a100-sxm4-40gb", "a100_40", 8, 1),
+    "4 x H100": Gpus("h100-sxm5-80gb", "h100", 4, 1),
+    "16 x L4": Gpus("l4", "l4", 8, 2),
+}
+
+
+def main() -> int:
+    """Print the table, and each row on stderr when it is known."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", type=Path, required=True, help="it has transformers")
+    parser.add_argument("--only", choices=SITES, action="append")
+    parser.add_argument("--budget", type=int, default=240, help="CPU seconds of a plan, at most")
+    given = parser.parse_args()
+    rows = []
+    for name in given.only or SITES:
+        with tempfile.TemporaryDirectory() as folder:
+            found = _plan(SITES[name], given.budget, given.python.absolute(), Path(folder))
+        rows.append([name, *found])
+        print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+    print("\n".join(markdown_table(HEADINGS, rows)))
+    return 0
+
+
+def _plan(gpus: Gpus, budget: int, python: Path, folder: Path) -> list[str]:
+    (folder / "site.toml").write_text(SITE.format(**gpus._asdict()))
+    (folder / "job.sh").write_text(JOB.format(type=gpus.type, script=SCRIPT))
+    program = (sys.executable, "-c", "from xmem_slurm.cli.main import main; main()")
+    command = [*program, "plan", "--json", "--fresh", "--top", str(MANY)]
+    command += [
+        "--gpus",
+        f"1-{gpus.gpus * gpus.nodes}",
+        "--budget",
+        str(budget),
+        "--site",
+        str(folder / "site.toml"),
+        "job.sh",
+    ]
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if not done.stdout:
+        return [" ".join(done.stderr.split()), "", "0", "", f"{spent:.0f}"]
+    plan: dict[str, Any] = json.loads(done.stdout)
+    verified = [row for row in plan["candidates"] if row["status"] == "verified"]
+    first = min(verified, key=lambda row: row["known_after_seconds"], default=None)
+    known = ["none", ""] if first is None else [_way(first), f"{first['known_after_seconds']:.0f}"]
+    return [*known, str(len(verified)), str(plan["dry_runs"]), f"{spent:.0f}"]
+
+
+def _way(row: dict[str, Any]) -> str:
+    checkpointing = " with checkpointing" if row["checkpointing"] else ""
+    return (
+        f"{row['method']} on {row['gpus']}, {row['micro_batch']} x {row['accumulation']}"
+        f"{checkpointing}, {row['required_bytes'] / GIB:.2f} GiB"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
