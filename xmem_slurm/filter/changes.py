@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from xmem_slurm.cluster import client
@@ -63,7 +64,11 @@ def main(
             caller = caller_of(process, os.environ)
             looked_at = caller is not None and _is_covered(caller, tables)
         except Exception as error:
-            _give(_stopped_by(error))
+            # of what could not be read nothing is known but that it went as it was written
+            answer, command = _stopped_by(error), "" if caller is None else caller.command
+            _give(answer)
+            if Path("/proc", str(process)).exists():  # else nothing is submitted
+                audit.record(tables, command, _NO_JOB, answer.outcome, began=began)
             return
         if caller is None or not looked_at:
             _give(Answer())

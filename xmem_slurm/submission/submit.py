@@ -254,7 +254,8 @@ def _record(decision: Decision, wishes: Wishes, began: float) -> None:
 
     written = decision.written
     with contextlib.suppress(Exception):  # no submission fails by its record
-        if not written.request.asks_for_gpu or "off" in own_words(written):
+        nobody_s = decision.kind is Kind.LEFT_ALONE and not written.request.asks_for_gpu
+        if nobody_s or "off" in own_words(written):
             return
         tables = places.tables(wishes.site, written.environ, b"audit")
         if "audit" in tables:

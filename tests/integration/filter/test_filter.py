@@ -360,6 +360,43 @@ def test_a_dry_run_ends_with_the_sbatch_that_waits_for_it(filtered: Filtered, fo
     wait_until(lambda: not runs())
 
 
+def submitted(filtered: Filtered, name: str) -> list[str]:
+    return filtered.cluster.slurm("squeue", "-h", "-o", "%i", f"--name={name}").split()
+
+
+@pytest.mark.parametrize("moment", ["while it starts", "in the dry run"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_before_the_answer_leaves_nothing(
+    filtered: Filtered, folder: Path, number: signal.Signals, moment: str
+) -> None:
+    """No job, no process and no folder; and no job twice where it is submitted again."""
+    name, temporary, audit = folder.name, folder / "temporary", folder / "audit"
+    temporary.mkdir()
+    audit.mkdir()
+    wait_until(lambda: not filters(filtered))
+    record = f'[audit]\nfolder = "{audit}"\n\n[filter]'
+    filtered.install(rewriting().replace("[filter]", record))
+    sleep = f"sleep 600.{os.getpid()}"
+    (folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:h200:1\nexec {sleep}\n")
+
+    def dry_runs() -> list[psutil.Process]:
+        every = psutil.process_iter(["cmdline"])
+        return [each for each in every if each.info["cmdline"] == sleep.split()]
+
+    words = ["sbatch", "--hold", "--job-name", name, "job.sh"]
+    environ = filtered.cluster.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(words, cwd=folder, env=environ) as sbatch:
+        wait_until(lambda: filters(filtered) if moment == "while it starts" else dry_runs())
+        sbatch.send_signal(number)
+        assert sbatch.wait() == -number
+    wait_until(lambda: not filters(filtered) and not dry_runs() and not list(temporary.iterdir()))
+    assert submitted(filtered, name) == []
+    assert lines_of(folder) == []
+    filtered.install(rewriting().replace('mode = "rewrite"', 'mode = "off"'))
+    as_written(filtered, filtered.sbatch("--job-name", name, "job.sh", cwd=folder))
+    assert len(submitted(filtered, name)) == 1
+
+
 def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
     slow = shell("sleep 600; echo gres=gpu:1g.18gb:1; echo end")
     filtered.install(
@@ -454,7 +491,8 @@ def silent(filtered: Filtered, folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "place", ["our Python", "our package", "the site file", "the cache", "a file that was read"]
+    "place",
+    ["our Python", "our package", "the site file", "the cache", "HOME", "a file that was read"],
 )
 def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     filtered: Filtered, folder: Path, silent: Path, place: str
@@ -477,6 +515,9 @@ def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
             return text.replace(str(filtered.site_file), str(silent / "site.toml"))
     elif place == "the cache":
         environ = {"XDG_CACHE_HOME": str(silent)}
+    elif place == "HOME":
+        environ = {"HOME": str(silent), "XDG_CACHE_HOME": "", "XDG_STATE_HOME": ""}
+        environ["XDG_CONFIG_HOME"] = ""
     else:
         (folder / "job.sh").write_text(
             f"#!/bin/sh\n#SBATCH --gres=gpu:h200:1\n. {silent}/environment.sh\n"
@@ -851,11 +892,14 @@ def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
 ) -> None:
     (folder / "train.py").write_text(train)
     wrap = f"--wrap={python} train.py"
-    site = rewriting().replace("[filter]", f"[policy]\n{policy} = 'refuse'\n\n[filter]")
+    tables = f"[policy]\n{policy} = 'refuse'\n\n[audit]\nfolder = \"{folder}/audit\"\n\n[filter]"
+    (folder / "audit").mkdir()
+    site = rewriting().replace("[filter]", tables)
     filtered.install(site, change=lambda text: text.replace("= false --", "= true --"))
     refused = filtered.sbatch(*gres, wrap, cwd=folder)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert told in refused.stderr
+    wait_until(lambda: lines_of(folder) == ["refused"])
     assert filtered.sbatch(*gres, wrap, cwd=folder, XMEM_OFF="1").returncode == 0
     assert filtered.sbatch("--wrap=true", cwd=folder).returncode == 0
 
@@ -863,7 +907,9 @@ def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
 def test_a_user_may_want_a_job_refused_that_cannot_run(
     filtered: Filtered, folder: Path, python: Path
 ) -> None:
-    filtered.install(rewriting())
+    (folder / "audit").mkdir()
+    record = f'[audit]\nfolder = "{folder}/audit"\n\n[filter]'
+    filtered.install(rewriting().replace("[filter]", record))
     (folder / "broken.py").write_text("import torch\ndef (")
     job = ("--gres=gpu:h200:1", f"--wrap={python} broken.py")
     refused = filtered.sbatch(*job, cwd=folder, XMEM_STRICT="1")
@@ -871,6 +917,7 @@ def test_a_user_may_want_a_job_refused_that_cannot_run(
     assert "not submitted" in refused.stderr
     assert "submitted as written" not in refused.stderr
     as_written(filtered, filtered.sbatch(*job, cwd=folder))
+    wait_until(lambda: lines_of(folder) == ["refused", "as written"])
 
 
 def test_an_array_keeps_its_indexes(filtered: Filtered, folder: Path) -> None:

@@ -1,13 +1,14 @@
 """What a site wants: the GPU that is free first; and of jobs that use one without asking, or ask
 and use none."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, TRAIN, WARM_XSBATCH, Cluster, write_job
+from tests.conftest import EXAMPLE_SITE, TRAIN, WARM_XSBATCH, Cluster, wait_until, write_job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
@@ -126,6 +127,8 @@ def test_a_site_says_what_is_done_with_jobs_that_use_no_gpu_or_ask_for_none(
 ) -> None:
     site = tmp_path / "site.toml"
     site.write_text(EXAMPLE_SITE.read_text().replace("[policy]", f"[policy]\n{stance}"))
+    site.write_text(f'{site.read_text()}\n[audit]\nfolder = "{tmp_path}/audit"\n')
+    (tmp_path / "audit").mkdir()
     write_job(tmp_path, warm_python, train=train)
     for environ in ({}, {}, {"XMEM_OFF": "1"}):  # the second time, it is known
         again = {"XMEM_SITE": str(site)} | environ
@@ -137,3 +140,7 @@ def test_a_site_says_what_is_done_with_jobs_that_use_no_gpu_or_ask_for_none(
             shown = cluster.show(done.stdout.split()[-1])
             assert ("TresPerNode=gres:gpu:h200:1" in shown) is bool(asked)
             assert asked or "gres:gpu" not in shown
+    if code == 1:
+        record = tmp_path / "audit" / f"{os.getuid()}.jsonl"
+        wait_until(lambda: record.exists() and record.read_text().count("\n") == 2)
+        assert record.read_text().count('"outcome": "refused"') == 2

@@ -1,6 +1,9 @@
 """What the filter in every sbatch makes of a changed job: options alone."""
 
+import json
+import os
 import shlex
+import time
 from math import inf
 from pathlib import Path
 from typing import get_args
@@ -148,3 +151,31 @@ def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(
     )
     assert (wishes.keep_type, wishes.policy, wishes.advise) == (False, None, True)
     assert "XMEM_POLICY=nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["its script", "its options", "nothing: it is gone"])
+def test_a_submission_that_cannot_be_read_is_recorded_too(
+    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process = os.getpid()
+    if what == "its script":
+
+        def unreadable(*_: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(changes, "caller_of", unreadable)
+    elif what == "its options":
+        unclosed = job("#SBATCH --gres=gpu:h200:1 --comment='")
+        monkeypatch.setattr(changes, "caller_of", lambda *_: caller.Caller(unclosed, "sbatch"))
+    else:
+        process = 1 << 23  # more than there can be (PID_MAX_LIMIT, include/linux/threads.h)
+    tables = {"filter": {"mode": "rewrite"}, "audit": {"folder": str(tmp_path)}}
+    changes.main("site.toml", process, tables, time.monotonic(), inf)
+    lines = [
+        json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()
+    ]
+    told = [tuple(line[key] for key in ("command", "reason", "outcome", "to")) for line in lines]
+    assert told == {
+        "its script": [("", "PermissionError", "as written", [])],
+        "its options": [("sbatch", "ScriptError", "as written", [])],
+    }.get(what, [])
