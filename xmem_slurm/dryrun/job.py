@@ -15,7 +15,7 @@ from pathlib import Path
 from xmem_slurm.cluster import client
 from xmem_slurm.dryrun.containers import pyxis
 from xmem_slurm.dryrun.shims import slurm_queries
-from xmem_slurm.slurm import array_numbers, body, gres, submitter
+from xmem_slurm.slurm import array_numbers, body, gres, immaterial, submitter
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB
@@ -90,6 +90,8 @@ class Job:
     """The tasks of an array, those first that stand for it best; not all of a long one."""
     has_input: bool = False
     """Whether Slurm gives it a file to read where a job has nobody to type (--input)."""
+    material: bytes | None = None
+    """What of the script can matter (`immaterial`), where that is known."""
 
     def as_task(self, number: int) -> "Job":
         """Return it as this task of its array."""
@@ -125,7 +127,14 @@ def from_submission(job: Submission) -> Job:
         by_shell=by_shell,
         array=array,
         has_input=request.value("input") is not None,
+        material=_material(job),
     )
+
+
+def _material(job: Submission) -> bytes | None:
+    """Return what of a submission's script can matter, with a mark where it has what cannot."""
+    script = job.parsed_script
+    return None if script is None else b"\0".join(immaterial.parted(script).material)
 
 
 def facts(job: Submission, folder: Path) -> dict[str, str]:

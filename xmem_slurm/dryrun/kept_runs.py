@@ -53,8 +53,6 @@ from xmem_slurm.dryrun.runner import LAST_WORDS_SECONDS
 from xmem_slurm.dryrun.shims.slurm_queries import FACTS
 from xmem_slurm.errors import NoEstimate, SlurmError
 from xmem_slurm.slurm import immaterial, script_files
-from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.script import ScriptError
 from xmem_slurm.state.store import Store, StoredRecord
 
 STORE = Store("dry-runs")
@@ -285,17 +283,11 @@ def _key(order: DryRunOrder) -> str:
     }
     usual = Budget()
     budget = replace(order.budget, seconds=usual.seconds, wall_seconds=usual.wall_seconds)
-    job = replace(order.job, environ=environ, outputs=(), script=_what_matters(order.job.script))
+    script = order.job.script if order.job.material is None else order.job.material
+    job = replace(order.job, environ=environ, outputs=(), script=script)
     same = replace(order, job=job, budget=budget, fresh=False)
     key_parts: list[Any] = [order_to_json(same), _of_ours()]
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
-
-
-def _what_matters(script: bytes) -> bytes:
-    """Return what of a script can matter, with a mark where it has what cannot."""
-    with suppress(ScriptError):
-        return b"\0".join(immaterial.parted(scripts.parse(script)).material)
-    return script
 
 
 @functools.cache

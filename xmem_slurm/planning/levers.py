@@ -86,7 +86,12 @@ class BatchLever:
             script = launch.with_assigned(job.script, self.name, str(batch))
             return replace(
                 order,
-                job=replace(job, script=script, environ={**job.environ, self.name: str(batch)}),
+                job=replace(
+                    job,
+                    script=script,
+                    material=None,
+                    environ={**job.environ, self.name: str(batch)},
+                ),
             )
         return replace(order, job=self._with_option(job, str(batch)))
 
@@ -108,7 +113,7 @@ class BatchLever:
                 f"--vary batch_size={self.name}: the job has no {self.name} NUMBER; write it there "
                 "first"
             )
-        return replace(job, script=script, arguments=arguments)
+        return replace(job, script=script, material=None, arguments=arguments)
 
 
 def _with_number(words: Sequence[str], option: str, number: str) -> tuple[list[str], int]:

@@ -46,7 +46,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def order(tmp_path: Path) -> DryRunOrder:
     job = Job(
-        b"#!/bin/sh\n#SBATCH -J one -n1\npython3 train.py\n", (), tmp_path, {"A": "1", "SHLVL": "2"}
+        b"#!/bin/sh\n#SBATCH -J one -n1\npython3 train.py\n",
+        (),
+        tmp_path,
+        {"A": "1", "SHLVL": "2"},
+        material=b"#SBATCH -n1\n",
     )
     return DryRunOrder(job, CATALOGUE["l4"], Budget(seconds=60))
 
@@ -113,7 +117,8 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
         (lambda order: replace(order, fresh=True), 2),
         (
             lambda order: replace(
-                order, job=replace(order.job, script=b"#!/bin/sh\npython3 other.py\n")
+                order,
+                job=replace(order.job, script=b"#!/bin/sh\npython3 other.py\n", material=None),
             ),
             2,
         ),
@@ -125,7 +130,7 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
         ),
         (
             lambda order: replace(
-                order, job=replace(order.job, script=order.job.script.replace(b"-n1", b"-n2"))
+                order, job=replace(order.job, material=b"#!/bin/sh\n#SBATCH -n2\n")
             ),
             2,
         ),
@@ -190,7 +195,7 @@ def named(order: DryRunOrder, name: str, script: bytes | None = None) -> DryRunO
     """Return the order of a job of this name, with an output file of its own."""
     environ = {**order.job.environ, "SLURM_JOB_NAME": name}
     job = replace(order.job, environ=environ, outputs=(f"{name}.out",))
-    return replace(order, job=job if script is None else replace(job, script=script))
+    return replace(order, job=job if script is None else replace(job, script=script, material=None))
 
 
 @pytest.mark.parametrize(

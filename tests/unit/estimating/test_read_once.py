@@ -94,7 +94,8 @@ def test_a_job_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_that_is_sized_and_then_known(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for is_known, changed in ((False, OTHERS + 1), (True, 0)):
+    # and the one that is kept is taken apart
+    for is_known, changed in ((False, OTHERS + 2), (True, 0)):
         reads = submit(monkeypatch, GPU)
         told = capsys.readouterr().err
         assert "--gres=gpu:h200:1 -> --gres=gpu:l4:1" in told
