@@ -494,6 +494,22 @@ SCRIPTS = {
         for i in range(30):
             step(model(rows(torch.zeros(64, dtype=torch.long, device="cuda"))).square().mean())
         """,
+    "hooks that take gradients bucket by bucket": """
+        bucket, calls = [], []
+        def ready(parameter):
+            calls.append(parameter.grad.shape)
+            bucket.append(parameter)
+            if len(bucket) == 3:
+                for each in bucket: each.grad = None
+                bucket.clear()
+        for each in model.parameters(): each.register_post_accumulate_grad_hook(ready)
+        for i in range(30):
+            model(data()).square().mean().backward()
+            assert len(calls) == 16 * (i + 1), (i, calls)
+            optimizer.step()
+            optimizer.zero_grad()
+            bucket.clear()
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))

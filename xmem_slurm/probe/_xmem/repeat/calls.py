@@ -561,7 +561,14 @@ class Calls:
         casts = self._kinds.keeps_casts()
         differs = functools.partial(self._differs, state, type(modules[0]).__name__)
         recorded = RecordedCall(
-            behavior, needs, self.position(), sequence(), casts, state=state, differs=differs
+            behavior,
+            needs,
+            self.position(),
+            sequence(),
+            casts,
+            state=state,
+            differs=differs,
+            is_part=self._depth > 1,
         )
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:

@@ -179,8 +179,11 @@ class RecordedCall:
         *,
         state: State,
         differs: Callable[[], None],
+        is_part: bool = False,
     ) -> None:
+        """`is_part`: it is made within another call."""
         self._behavior = behavior
+        self._is_part = is_part
         self._parameters = parameters
         self._state = state
         self._differs = differs
@@ -257,6 +260,10 @@ class RecordedCall:
         )
         if backward_call.create_graph:
             self._state.refuse()  # what stands for a call has no derivatives of derivatives
+        if _are_taken_in_part(parameters, self._is_part):
+            self._state.refuse()
+            self.gone = None
+            return
         plain = all(gradient is None or is_strided(gradient) for gradient in gradients)
         changes = self._state.surroundings.look_back() != before.around
         if backward_call.create_graph or is_given or extent is None or not plain or changes:
@@ -336,6 +343,18 @@ class RecordedCall:
                     self.gone = None
                 self.casts += (self._blocks.pop(address),)
         self._followed = end
+
+
+def _are_taken_in_part(parameters: Sequence[Tensor], is_part: bool) -> bool:
+    """Whether hooks that are called once a gradient is there have taken some and left others, of
+    the parameters of a call, or of those around it.
+
+    DeepSpeed's do, bucket by bucket: what one does depends on which were called before. Where a
+    whole backward pass is skipped that takes all of them, none of the hooks is called.
+    """
+    hooked = [parameter for parameter in parameters if parameter._post_accumulate_grad_hooks]
+    taken = {parameter.grad is None for parameter in hooked}
+    return len(taken) > 1 or (is_part and True in taken)
 
 
 class GraphWatch:
