@@ -90,7 +90,8 @@ def look_up(order: DryRunOrder) -> DryRunResult | None:
     """
     origins = ("none", "hook") if order.origins == "none" else (order.origins,)
     mosts = dict.fromkeys((None, order.most_bytes))
-    for origin, most, memory in itertools.product(origins, mosts, _memories(order.budget)):
+    # Just this one first: a plan that is made again comes by the same way.
+    for memory, origin, most in itertools.product(_memories(order.budget), origins, mosts):
         budget = replace(order.budget, memory_bytes=memory)
         record = STORE.read(_key(replace(order, origins=origin, most_bytes=most, budget=budget)))
         if record is None:
