@@ -23,7 +23,7 @@ from benchmarks.text_table import markdown_table
 from xmem_slurm.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = Path(__file__).with_name("workloads") / "llama_trainer.py"
+SCRIPT = Path(__file__).with_name("workloads") / "hf_trainer.py"
 SITE = """
 schema_version = 1
 name = "plans"
@@ -42,7 +42,8 @@ default = true
 """
 JOB = """#!/bin/sh
 #SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:{type}:1
-srun python -m torch.distributed.run --nproc-per-node=1 {script} --output_dir out --bf16 \\
+srun python -m torch.distributed.run --nproc-per-node=1 {script} --shape 8b \\
+  --output_dir out --bf16 \\
   --max_steps 1000 --per_device_train_batch_size 8 --gradient_accumulation_steps 8 --report_to none
 """
 MANY = 20

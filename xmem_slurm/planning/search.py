@@ -436,7 +436,15 @@ class Search:
             why = f"rank {candidate.gpus - 1} of {candidate.gpus} does not start: {why}"
             return Row(candidate, "failed", job, estimate, why=why), took
         row = Row(
-            *(candidate, status, job, estimate, bound_bytes, seconds, cost, "", host, no_time)
+            candidate,
+            status,
+            job,
+            estimate,
+            bound_bytes=bound_bytes,
+            seconds=seconds,
+            cost=cost,
+            host=host,
+            why_no_time=no_time,
         )
         return row, took
 
