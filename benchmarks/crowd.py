@@ -2,10 +2,11 @@
 xsbatch, counted.
 
     python -m benchmarks.crowd [--rounds 5] [--filter 200] [--xsbatch 100] [--kinds 40] [--seconds
-    30]
+    30] [--also nobody]
 
 Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm
-cluster of the example site. Each round submits crowds of held jobs, all of a crowd at once: with
+cluster of the example site. Where `--also` names another user, every second job is theirs; that
+takes root, and this checkout, its Python and the job's must be readable by them. Each round submits crowds of held jobs, all of a crowd at once: with
 XMEM_OFF; one job that is not known yet; the same when its answer is known; several kinds of job
 that are not known; and these again. Two more, one with XMEM_OFF and one whose answer is known, lose
 slurmctld half way, which is started again. Prints for each crowd how many came back with which exit
@@ -17,7 +18,9 @@ allows; without slurmctld a job is lost if none was with XMEM_OFF.
 
 import argparse
 import functools
+import itertools
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -182,10 +185,10 @@ def spent() -> float:
 
 
 def dry_runs(environ: Mapping[str, str]) -> set[bytes]:
-    """Return the dry runs that run on this machine now for those who have this cache, by the name
-    of their folder.
+    """Return the dry runs that run on this machine now for those whose cache's path begins like
+    this one's, by the name of their folder.
     """
-    found, ours = set[bytes](), f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}\0".encode()
+    found, ours = set[bytes](), f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}".encode()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             with suppress(OSError):
@@ -201,6 +204,17 @@ def write_jobs(folder: Path, python: str, names: Sequence[str]) -> None:
         (folder / name).write_text(f"{GPU.format(python=python)}# {name}\n", encoding="utf-8")
 
 
+def become(name: str, folder: Path) -> list[str]:
+    """Return the command that runs another one as this user, with a home and caches of its own."""
+    account, home, cache = pwd.getpwnam(name), folder / f"home-{name}", folder / f"cache-{name}"
+    for own_folder in (home, cache):
+        own_folder.mkdir()
+        os.chown(own_folder, account.pw_uid, account.pw_gid)
+    ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+    own = [f"HOME={home}", f"XDG_CACHE_HOME={cache}", f"XDG_STATE_HOME={home}/state"]
+    return ["setpriv", *ids, "env", *own]
+
+
 def main() -> None:
     """Submit the crowds, and print the table."""
     parser = argparse.ArgumentParser(
@@ -211,6 +225,7 @@ def main() -> None:
     parser.add_argument("--xsbatch", type=int, default=100)
     parser.add_argument("--kinds", type=int, default=40)
     parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--also", metavar="USER", action="append", default=[])
     asked = parser.parse_args()
     python = os.environ["XMEM_TEST_PYTHON"]
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as folder:
@@ -218,6 +233,7 @@ def main() -> None:
         parent.chmod(0o755)
         site_file, audit = parent / "site.toml", parent / "audit"
         audit.mkdir()
+        audit.chmod(0o1733)
         linux.prctl(PR_SET_CHILD_SUBREAPER, 1)
         text = (
             f"{SITE.read_text(encoding='utf-8')}{FILTER.format(seconds=asked.seconds, audit=audit)}"
@@ -233,6 +249,7 @@ def main() -> None:
         }
         environ = os.environ | lab.environment(parent / "lab") | own
         controller = [shutil.which("slurmctld") or "/usr/sbin/slurmctld", "-D"]
+        users = [[], *(become(name, parent) for name in asked.also)]
         rows, fine, without = [], True, 0
         try:
             for turn in range(asked.rounds):
@@ -250,8 +267,8 @@ def main() -> None:
                         ("known, restarted", names[:1]),
                     ):
                         words = [
-                            [program, "--hold", "--parsable", scripts[n % len(scripts)]]
-                            for n in range(size)
+                            [*user, program, "--hold", "--parsable", scripts[n % len(scripts)]]
+                            for n, user in zip(range(size), itertools.cycle(users))
                         ]
                         before, started = lines(audit), spent()
                         off, restarted = what.startswith("off"), what.endswith("restarted")
