@@ -21,33 +21,12 @@ SiteFile = Annotated[
         "--site", help="Site file; default: $XMEM_SITE, /etc/xmem-slurm/site.toml, or your own."
     ),
 ]
-ReportFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        "--xmem-report",
-        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), or JSON.",
-    ),
-]
-HtmlFile = Annotated[
-    Path | None,
-    typer.Option("--html", "--xmem-html", help="Write charts and tables to one HTML file."),
-]
 SnapshotFile = Annotated[
     Path | None,
     typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz."),
 ]
 PerfettoFile = Annotated[
     Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")
-]
-Fresh = Annotated[
-    bool,
-    typer.Option(
-        "--fresh",
-        "--xmem-fresh",
-        envvar="XMEM_FRESH",
-        help="Repeat the dry run even if nothing has changed since the last one.",
-    ),
 ]
 
 

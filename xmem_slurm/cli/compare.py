@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, HtmlFile, tell
+from xmem_slurm.cli.arguments import AsJson, tell
 from xmem_slurm.cli.explain import NO_LINES, last_of
 from xmem_slurm.cli.handing_out import Reports
+from xmem_slurm.cli.wishes import HtmlFile
 from xmem_slurm.errors import UsageError
 from xmem_slurm.report import comparison
 from xmem_slurm.report import json as json_report

@@ -15,29 +15,28 @@ import typer
 from xmem_slurm.cli.arguments import (
     AsJson,
     Command,
-    Fresh,
-    HtmlFile,
     PerfettoFile,
-    ReportFile,
     SiteFile,
     SnapshotFile,
     tell,
 )
 from xmem_slurm.cli.handing_out import Reports, hand_out
-from xmem_slurm.cli.wishes import ArrayTasks, EngineName, Margin, Policy, Ranks, wishes_of
+from xmem_slurm.cli.wishes import (
+    ArrayTasks,
+    EngineName,
+    Fresh,
+    HtmlFile,
+    Margin,
+    Policy,
+    Ranks,
+    ReportFile,
+    Seconds,
+    Verbose,
+    wishes_of,
+)
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.slurm.submission import Submission
-
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "-v",
-        "--verbose",
-        "--xmem-verbose",
-        help="Show what the memory is used for, and how sure the estimate is.",
-    ),
-]
 
 _MOST_READ = 1 << 20
 """Bytes of a script in which an option would be named."""
@@ -58,12 +57,7 @@ def estimate(
         ),
     ] = None,
     site: SiteFile = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget", "--xmem-budget", help="CPU seconds that the dry runs may take (60)."
-        ),
-    ] = None,
+    budget: Seconds = None,
     engine: EngineName = None,
     ranks: Ranks = None,
     array_tasks: ArrayTasks = None,

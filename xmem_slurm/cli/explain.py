@@ -11,15 +11,9 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import (
-    AsJson,
-    HtmlFile,
-    PerfettoFile,
-    ReportFile,
-    SnapshotFile,
-    tell,
-)
+from xmem_slurm.cli.arguments import AsJson, PerfettoFile, SnapshotFile, tell
 from xmem_slurm.cli.handing_out import Reports, hand_out, when
+from xmem_slurm.cli.wishes import HtmlFile, ReportFile
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
 from xmem_slurm.submission import answers

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from xmem_slurm.cli.arguments import SiteFile, tell
-from xmem_slurm.cli.wishes import EngineName, Margin, Policy, Ranks, wishes_of
+from xmem_slurm.cli.wishes import EngineName, Margin, Policy, Ranks, Seconds, wishes_of
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
@@ -55,14 +55,7 @@ def generate(
         Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")
     ] = None,
     site: SiteFile = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget",
-            "--xmem-budget",
-            help="CPU seconds that the dry runs of one job may take (60).",
-        ),
-    ] = None,
+    budget: Seconds = None,
     engine: EngineName = None,
     ranks: Ranks = None,
     policy: Policy = None,

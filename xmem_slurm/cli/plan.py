@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, Fresh, SiteFile, tell
-from xmem_slurm.cli.wishes import Margin, wishes_of
+from xmem_slurm.cli.arguments import AsJson, Command, SiteFile, tell
+from xmem_slurm.cli.wishes import Fresh, Margin, own_option, wishes_of
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates
@@ -59,9 +59,7 @@ def plan(
     site: SiteFile = None,
     budget: Annotated[
         float | None,
-        typer.Option(
-            "--budget", "--xmem-budget", help="CPU seconds that all dry runs may take (180).", min=1
-        ),
+        own_option("xmem-budget", help="CPU seconds that all dry runs may take (180).", min=1),
     ] = None,
     margin: Margin = None,
     fresh: Fresh = False,

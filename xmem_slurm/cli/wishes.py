@@ -2,6 +2,7 @@
 what else says it.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,46 +14,26 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
-EngineName = Annotated[
-    Engine | None,
-    typer.Option(
-        "--engine",
-        "--xmem-engine",
-        help="device: stand-in CUDA libraries; profile: real steps on the CPU.",
-    ),
-]
-Ranks = Annotated[
-    str | None,
-    typer.Option(
-        "--ranks",
-        "--xmem-ranks",
-        help="Ranks to run in addition to rank 0: all, last, or a list (0,3).",
-    ),
-]
-ArrayTasks = Annotated[
-    str | None,
-    typer.Option(
-        "--array-tasks",
-        "--xmem-array-tasks",
-        help="Array tasks to run, instead of those chosen automatically: 1,5.",
-    ),
-]
-Policy = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        "--xmem-policy",
-        help="Which of the GPUs that fit: cost, memory (the smallest), or start (the earliest).",
-    ),
-]
-Margin = Annotated[
-    float | None,
-    typer.Option(
-        "--margin",
-        "--xmem-margin",
-        help="Percent of each GPU's memory to leave free, in addition to the margin.",
-    ),
-]
+
+def own_option(name: str, *names: str, **more: Any) -> Any:
+    """Return the option of a verb that is xsbatch's own `name`, under both its names; its help is
+    that of the table.
+    """
+    option = settings.BY_NAME[name]
+    more.setdefault("help", f"{option.help[:1].upper()}{option.help[1:]}.")
+    return typer.Option(f"--{name.removeprefix('xmem-')}", f"--{name}", *names, **more)
+
+
+EngineName = Annotated[Engine | None, own_option("xmem-engine")]
+Ranks = Annotated[str | None, own_option("xmem-ranks")]
+ArrayTasks = Annotated[str | None, own_option("xmem-array-tasks")]
+Policy = Annotated[str | None, own_option("xmem-policy")]
+Margin = Annotated[float | None, own_option("xmem-margin")]
+Seconds = Annotated[float | None, own_option("xmem-budget")]
+Verbose = Annotated[bool, own_option("xmem-verbose", "-v")]
+Fresh = Annotated[bool, own_option("xmem-fresh", envvar="XMEM_FRESH")]
+ReportFile = Annotated[Path | None, own_option("xmem-report")]
+HtmlFile = Annotated[Path | None, own_option("xmem-html")]
 
 
 def wishes_of(job: Submission, **typed: Any) -> Wishes:
