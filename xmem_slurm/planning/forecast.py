@@ -102,9 +102,17 @@ def _collectives(base: Base, persistent: Persistent, candidate: Candidate) -> li
 def beside(persistent: Persistent, candidate: Candidate) -> int:
     """Return bytes that a method is expected to hold whole within a step, in 16 bits, beside what
     it keeps.
+
+    FSDP's gradients are sharded after the last micro-batch alone where accelerate or Lightning
+    accumulate them (`Accelerator.no_sync`, 1.15; `no_backward_sync`, Lightning 2.6).
     """
-    whole = {"fsdp2-grad": persistent.parameters, "zero1": persistent.gradients}
-    return whole.get(candidate.method.name, 0) // 2 if candidate.gpus > 1 else 0
+    if candidate.gpus == 1:
+        return 0
+    method = candidate.method
+    whole = {"fsdp2-grad": persistent.parameters, "zero1": persistent.gradients}.get(method.name, 0)
+    if method.is_fsdp and candidate.accumulation > 1:
+        whole += persistent.gradients
+    return whole // 2
 
 
 @dataclass

@@ -30,6 +30,8 @@ _MODULES: Mapping[str, Kind] = {
     "accelerate.commands.launch": "accelerate",
 }
 _PYTHON = re.compile(r"python[\d.]*")
+_WITH_VALUES = ("-X", "-W")
+"""Options of Python whose value is the next word (python(1))."""
 _MEETING = (
     '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show '
     'hostnames | head -n 1):29500"'
@@ -126,16 +128,24 @@ def _launch(words: Sequence[Word], program: str) -> Launch | None:
         return None
     names = [text.rpartition("/")[2] for text in texts[:at]]
     for place, name in enumerate(names):
-        module = ""
-        if _PYTHON.fullmatch(name) and texts[place + 1] == "-m" and place + 2 < at:
-            module = texts[place + 2]
-        kind = _LAUNCHERS.get(name) or _MODULES.get(module)
+        module = _module(texts[place:at])
+        kind = _LAUNCHERS.get(name) or (_MODULES.get(texts[place + module]) if module else None)
         if kind is not None:
             return Launch(kind, words, place, at)
     python = next((place for place, name in enumerate(names) if _PYTHON.fullmatch(name)), None)
     if python is None:
         return None
     return Launch("srun" if "srun" in names[:python] else "python", words, python, at)
+
+
+def _module(texts: Sequence[str]) -> int:
+    """Return the place of the module that the Python is to run with which a command begins, behind
+    options of its own and -m; 0 where it runs none, or is no Python.
+    """
+    place = 1 if _PYTHON.fullmatch(texts[0].rpartition("/")[2]) else len(texts)
+    while place < len(texts) and texts[place].startswith("-") and texts[place] != "-m":
+        place += 2 if texts[place] in _WITH_VALUES else 1
+    return place + 1 if place + 1 < len(texts) and texts[place] == "-m" else 0
 
 
 def changed(
@@ -339,8 +349,8 @@ def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
     if not is_python:
         torchrun = starter
     elif launch.kind == "torchrun":  # its module, as written: torchrun may not be on PATH
-        module = _text(launch.words[launch.starter + 2])
-        torchrun = f"{shlex.quote(starter)} -m {module}"
+        texts = list(map(_text, launch.words[launch.starter : launch.program]))
+        torchrun = shlex.join(texts[: _module(texts) + 1])
     elif "/" in starter:
         torchrun = f"{shlex.quote(starter)} -m torch.distributed.run"
     named = "-m " if launch.is_module else ""
@@ -363,9 +373,8 @@ def _option(launch: Launch, name: str, number: int) -> list[_Edit]:
             return [_Edit(value.at[0], value.at[-1] + 1, str(number))]
         if re.match(f"--{wanted}=", text):
             return [_Edit(word.at[text.index("=") + 1], word.at[-1] + 1, str(number))]
-    last = launch.words[launch.starter + {"accelerate": 1}.get(launch.kind, 0)]
-    if _PYTHON.fullmatch(_text(launch.words[launch.starter]).rpartition("/")[2]):
-        last = launch.words[launch.starter + 2]
+    of_launcher = {"accelerate": 1}.get(launch.kind, 0)
+    last = words[_module(list(map(_text, words))) or of_launcher]
     return [_Edit(last.at[-1] + 1, last.at[-1] + 1, f" --{name}={number}")]
 
 

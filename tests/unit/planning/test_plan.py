@@ -967,6 +967,21 @@ PYTHON = "python -u train.py --x | tee log"
             (2, 8),
             "} python3 -m torch.distributed.run --nnodes=2 --nproc-per-node=8",
         ),
+        (
+            "python -u -X dev -m torch.distributed.run --nproc_per_node 4 train.py",
+            (1, 2),
+            "python -u -X dev -m torch.distributed.run --nproc_per_node 2 train.py --",
+        ),
+        (
+            "python -u -m accelerate.commands.launch train.py",
+            (1, 2),
+            "python -u -m accelerate.commands.launch --num_processes=2 train.py",
+        ),
+        (
+            "python3 -u -m torch.distributed.run train.py",
+            (2, 8),
+            "} python3 -u -m torch.distributed.run --nnodes=2 --nproc-per-node=8",
+        ),
     ],
 )
 def test_the_command_that_launches_it_is_changed_and_nothing_else(
