@@ -331,6 +331,23 @@ SCRIPTS = {
             if i < 20 or i % 2: step(loss)
             else: loss.backward()
         """,
+    "sharded by FSDP2, gradients added up": """
+        import os
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")
+        torch.distributed.init_process_group("nccl")
+        model = torch.nn.Sequential(*[net(deep=2) for _ in range(3)], torch.nn.Linear(128, 128, device="cuda"))
+        half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for layer in model[:3]: fully_shard(layer, mp_policy=half)
+        fully_shard(model, mp_policy=half)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(12):
+            for part in range(6):
+                model.set_requires_gradient_sync(part == 5)
+                model(data(64 if i < 9 else 256)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
     "a hook that comes late": """
         seen = []
         for i in range(30):
@@ -530,7 +547,7 @@ def script(code: str) -> str:
 
 def not_before_torch_2_6(name: str, trace: Trace) -> None:
     """Skip a script that an older torch cannot run."""
-    if name == "sharded by FSDP2" and trace.torch_version.startswith(("2.4.", "2.5.")):
+    if name.startswith("sharded by FSDP2") and trace.torch_version.startswith(("2.4.", "2.5.")):
         pytest.skip("FSDP2 was a prototype then, under another name")
 
 
@@ -1109,7 +1126,12 @@ Calls._skip = lambda self, state, *args: skipped.append(list(state.modules)[0]()
 
 
 @pytest.mark.parametrize(
-    "name", ["values of its own and of an argument are read", "sharded by FSDP2"]
+    "name",
+    [
+        "values of its own and of an argument are read",
+        "sharded by FSDP2",
+        "sharded by FSDP2, gradients added up",
+    ],
 )
 def test_calls_that_read_and_sharded_roots_are_skipped_whole(name: str, run: Run) -> None:
     counted = (

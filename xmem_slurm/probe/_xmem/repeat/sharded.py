@@ -84,23 +84,43 @@ class Sharding:
         """Return which groups of parameters are gathered."""
         return tuple([group.is_unsharded for group in self._groups])
 
-    def kind(self) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    def kind(self) -> tuple[tuple[bool, ...], tuple[tuple[bool, bool], ...]]:
         """Return what of it can change what a call does."""
+        groups = self._groups
         return self.gathered(), tuple(
-            [group.post_forward_mesh_info is None for group in self._groups]
+            [(group.post_forward_mesh_info is None, group.reduce_grads) for group in groups]
         )
 
 
 def _rests(group: Any) -> bool:
-    reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
+    """Whether nothing of a group is under way, and a backward pass leaves its gradients where they
+    are: it scatters its own alone, or adds to whole ones, which all of its parameters have.
+
+    A micro-batch of several that makes whole gradients, or scatters what those before have added
+    up, does what no other one can stand for.
+    """
     hooks = any(
         getattr(fsdp_param.sharded_param, "_post_accumulate_grad_hooks", None)
         for fsdp_param in group.fsdp_params
     )
     under_way = group._all_gather_result is not None or group._partial_reduce_output is not None
-    return (
-        reduces and not hooks and not under_way and getattr(group, "_all_reduce_hook", None) is None
-    )
+    whole = {
+        _has_whole_gradient(fsdp_param)
+        for fsdp_param in group.fsdp_params
+        if fsdp_param.sharded_param.requires_grad
+    }
+    if group.reduce_grads:
+        stays = group.all_reduce_grads and group.reshard_after_backward and True not in whole
+    else:
+        stays = group.reshard_after_backward and False not in whole
+    return stays and not hooks and not under_way and not getattr(group, "_all_reduce_hook", None)
+
+
+def _has_whole_gradient(fsdp_param: Any) -> bool:
+    """Whether a parameter has a gradient that is not scattered yet."""
+    unsharded = getattr(fsdp_param, "_unsharded_param", None)
+    accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)
+    return accumulated is not None or getattr(unsharded, "grad", None) is not None
 
 
 def local(tensor: Tensor) -> Tensor:
