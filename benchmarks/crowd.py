@@ -215,6 +215,18 @@ def become(name: str, folder: Path) -> list[str]:
     return ["setpriv", *ids, "env", *own]
 
 
+def write_site(folder: Path, seconds: float) -> tuple[Path, Path]:
+    """Write the example site's file, with a filter that waits so long, and make the folder of its
+    record; return both.
+    """
+    site_file, audit = folder / "site.toml", folder / "audit"
+    audit.mkdir()
+    audit.chmod(0o1733)  # as docs/administrators.md has it
+    text = f"{SITE.read_text(encoding='utf-8')}{FILTER.format(seconds=seconds, audit=audit)}"
+    site_file.write_text(text, encoding="utf-8")
+    return site_file, audit
+
+
 def main() -> None:
     """Submit the crowds, and print the table."""
     parser = argparse.ArgumentParser(
@@ -231,14 +243,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as folder:
         parent = Path(folder)
         parent.chmod(0o755)
-        site_file, audit = parent / "site.toml", parent / "audit"
-        audit.mkdir()
-        audit.chmod(0o1733)
+        site_file, audit = write_site(parent, asked.seconds)
         linux.prctl(PR_SET_CHILD_SUBREAPER, 1)
-        text = (
-            f"{SITE.read_text(encoding='utf-8')}{FILTER.format(seconds=asked.seconds, audit=audit)}"
-        )
-        site_file.write_text(text, encoding="utf-8")
         site = load_site(site_file)
         most = site.dry_run.per_machine or max(1, (os.cpu_count() or 1) // 4)
         lab.up(site, parent / "lab", hooks=hooks.render(site_file, site))

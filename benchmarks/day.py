@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.crowd import FILTER, PR_SET_CHILD_SUBREAPER, dry_runs, spent
-from benchmarks.overhead import GPU, SITE, TRAIN
+from benchmarks.crowd import PR_SET_CHILD_SUBREAPER, dry_runs, spent, write_site
+from benchmarks.overhead import GPU, TRAIN
 from benchmarks.text_table import text_table
 from xmem_slurm import lab
 from xmem_slurm.filter import hooks
@@ -132,10 +132,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as folder:
         parent = Path(folder)
         parent.chmod(0o755)
-        site_file, audit = parent / "site.toml", parent / "audit"
-        audit.mkdir()
-        filtered = FILTER.format(seconds=SECONDS, audit=audit)
-        site_file.write_text(SITE.read_text(encoding="utf-8") + filtered, encoding="utf-8")
+        site_file, _ = write_site(parent, SECONDS)
         site = load_site(site_file)
         lab.up(site, parent / "lab", hooks=hooks.render(site_file, site))
         environ = os.environ | lab.environment(parent / "lab")
