@@ -431,9 +431,10 @@ class Search:
             bound_bytes = needs_at_least(estimate) + gpu.context_bytes
         if bound_bytes or not estimate.fits(gpu):
             status = "too large"
-        why = "" if status != "verified" else (yield from self._why_not_started(candidate, job))
+        why = ""
+        if status == "verified":
+            why = yield from self._why_not_advised(candidate, job, trace)
         if why:
-            why = f"rank {candidate.gpus - 1} of {candidate.gpus} does not start: {why}"
             return Row(candidate, "failed", job, estimate, why=why), took
         row = Row(
             candidate,
@@ -455,6 +456,15 @@ class Search:
         kind = kind_of(self.space.gpus[option])
         gpus = [self.space.gpus[name] for name in self.space.options]
         return max(room_on(gpu) for gpu in gpus if kind_of(gpu) == kind)
+
+    def _why_not_advised(
+        self, candidate: Candidate, job: Submission, trace: "Trace"
+    ) -> Orders[str]:
+        """Return why a way that fits is not advised all the same; "" where it is."""
+        if self.base.trace.steps and not trace.steps:
+            return "its dry run came to no optimizer step"  # what one allocates was not seen
+        why = yield from self._why_not_started(candidate, job)
+        return f"rank {candidate.gpus - 1} of {candidate.gpus} does not start: {why}" if why else ""
 
     def _why_not_started(self, candidate: Candidate, job: Submission) -> Orders[str]:
         """Start the last rank of a way that fits, once for so many GPUs on so many nodes; return

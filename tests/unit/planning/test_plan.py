@@ -442,6 +442,29 @@ def test_a_way_of_which_a_step_does_not_fit_is_over_and_teaches_as_much_as_a_who
     assert {shown[row.bound_bytes]["required_bytes"] for row in over} == {None}
 
 
+def test_a_way_that_came_to_no_optimizer_step_is_not_advised() -> None:
+    """What a step allocates was not seen, however much of the GPU is left."""
+    gpus, job = {"small": gpu(3000)}, Submission(("job.sh",), {}, SCRIPT.encode())
+    space = Space(site_of(small=8), gpus, [1, 2, 4, 8], list(METHODS.values()))
+    order = DryRunOrder.of(from_submission(job), gpus["small"], Budget())
+
+    def run(order: DryRunOrder) -> DryRunResult:
+        if order.starts:
+            return started(order)
+        trace = trained({}, command_of(order.job.script))
+        marks = [] if trace.training.method == "zero3" else trace.marks
+        return DryRunResult([replace(trace, marks=marks)], Spent(10))
+
+    rows = Search(order, job, space, "fewest", 100, 2000.0).plan(by(run)).rows
+    tried = [row for row in rows if row.estimate and row.candidate.method.name == "zero3"]
+    assert {row.status for row in tried} >= {"failed"}
+    assert "verified" not in {row.status for row in tried}
+    assert {row.why for row in tried if row.status == "failed"} == {
+        "its dry run came to no optimizer step"
+    }
+    assert any(row.status == "verified" for row in rows)
+
+
 def test_what_is_offloaded_is_tried_where_nothing_else_fits() -> None:
     for mib, is_tried in ((3000, False), (300, True)):
         _, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(mib)}, top=100, seconds=2000.0)
