@@ -30,19 +30,18 @@ class Dynamo:
 
     def disabled(self, disable: Function, _compile: ModuleType) -> Function:
         """Around what marks a function as not to be compiled."""
-
-        @functools.wraps(disable)
-        def marked(*args: Any, **kwargs: Any) -> Any:
-            return self._until_there(disable(*args, **kwargs), _CALL)
-
-        return marked
+        return self._marking(disable, _CALL)
 
     def stepping(self, without_gradients: Function, _optimizer: ModuleType) -> Function:
         """Around what has a step of an optimizer made without gradients, and ends a graph there."""
+        return self._marking(without_gradients, _CALL_WITHOUT_GRADIENTS)
 
-        @functools.wraps(without_gradients)
+    def _marking(self, mark: Function, plain: CodeType) -> Function:
+        """Return what gives a function that `mark` wraps the code `plain` until it is there."""
+
+        @functools.wraps(mark)
         def marked(*args: Any, **kwargs: Any) -> Any:
-            return self._until_there(without_gradients(*args, **kwargs), _CALL_WITHOUT_GRADIENTS)
+            return self._until_there(mark(*args, **kwargs), plain)
 
         return marked
 
