@@ -175,6 +175,7 @@ class RunSeconds:
         """
         otherwise = next(iter(self.by_method.values()), (0.0, 0.0, False))
         before, batch, skips = self.by_method.get(candidate.method.base, otherwise)
+        skips = skips and not candidate.method.is_run_whole
         return before + batch * _made(STEPS * candidate.accumulation, skips=skips)
 
 

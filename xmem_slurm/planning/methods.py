@@ -54,6 +54,13 @@ class Method:
         """Whether it is one of PyTorch's FSDP."""
         return self.shards == _ALL and not self.name.startswith("zero")
 
+    @property
+    def is_run_whole(self) -> bool:
+        """Whether a dry run makes all of its calls: DeepSpeed's hooks take gradients away bucket by
+        bucket, so that none can stand for another (probe/_xmem/repeat/recorded.py).
+        """
+        return self.name.startswith("zero") and "gradients" in self.shards
+
     def changes_in(self, precision: str) -> tuple[str, ...]:
         """Return what of the training itself is another, where it trains in that precision."""
         mixed = self.mixed if precision in ("bf16", "fp16") else ()

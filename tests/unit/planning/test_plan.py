@@ -295,6 +295,9 @@ def test_many_micro_batches_are_expected_to_take_little_longer_where_calls_are_s
     way = Candidate("small", 4, 1, METHODS["ddp"], 1, 1, 32, False)
     assert found.of(way) == pytest.approx(of_many)
     assert found.of(replace(way, accumulation=1)) == pytest.approx(8.0)
+    for name in ("zero2", "zero3-offload"):
+        bucketed = replace(way, method=METHODS[name])
+        assert found.of(bucketed) == pytest.approx(4 + 128.0), "all of its calls are made"
 
 
 def test_numbers_of_gpus_with_another_batch_are_told() -> None:
