@@ -81,7 +81,9 @@ class HostMemory:
             residency = ctypes.create_string_buffer(pages)
             length = ctypes.c_size_t(pages * mmap.PAGESIZE)
             if self._mincore(ctypes.c_void_p(first), length, residency):
-                del self._left_out[begin]  # ENOMEM: it is not mapped any more
+                # ENOMEM: it is not mapped any more. Both the script's thread and the one that writes
+                # the trace look, and either may have seen that before.
+                self._left_out.pop(begin, None)
             else:
                 of_file = 0 if in_file else residency.raw.count(b"\1")
                 missing += size - of_file * mmap.PAGESIZE
