@@ -81,8 +81,8 @@ class HostMemory:
             residency = ctypes.create_string_buffer(pages)
             length = ctypes.c_size_t(pages * mmap.PAGESIZE)
             if self._mincore(ctypes.c_void_p(first), length, residency):
-                # ENOMEM: it is not mapped any more. Both the script's thread and the one that writes
-                # the trace look, and either may have seen that before.
+                # ENOMEM: it is not mapped any more. The script's thread and that which writes the
+                # trace both look, and either may have seen that before.
                 self._left_out.pop(begin, None)
             else:
                 of_file = 0 if in_file else residency.raw.count(b"\1")
