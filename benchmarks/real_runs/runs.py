@@ -24,6 +24,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.slurm.submission import Submission
 
 
@@ -236,7 +237,8 @@ def _estimate(run: Run, python: str) -> Estimate:
     """
     environ = {**os.environ, **run.environ, "PATH": f"{Path(python).parent}:{os.environ['PATH']}"}
     job = Submission(("--chdir", str(run.folder), "run.sh"), environ, run.script.encode())
-    orders = sizing.on_one(job, [0], run.gpu, load_catalogue()[run.gpu], Budget(run.seconds))
+    on_one = Premises(None, {run.gpu: load_catalogue()[run.gpu]}, Budget(run.seconds))
+    orders = sizing.size_components(job, [0], on_one)
     (sized,) = dispatch.one(orders, DryRuns()).values()
     if isinstance(sized, XmemError):
         raise sized

@@ -12,6 +12,7 @@ from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.premises import Premises
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
@@ -27,13 +28,11 @@ def answer(options: Sequence[str]) -> None:
     def size_components(
         _job: object,
         components: Sequence[int],
-        _site: object,
-        gpus: Mapping[str, Gpu],
-        *_: object,
-        **__: object,
+        premises: Premises,
+        **_: object,
     ) -> Orders[Mapping[int, sizing.Sizing]]:
         chosen = {index: options[min(index, len(options) - 1)] for index in components}
-        return {index: size(option, gpus[option]) for index, option in chosen.items()}
+        return {index: size(option, premises.gpus[option]) for index, option in chosen.items()}
         yield  # a generator that wants no dry run
 
     sizing.size_components = size_components

@@ -1,6 +1,5 @@
 """`xmem-slurm generate`: a batch script from a template, for a command."""
 
-import functools
 import os
 import shutil
 import sys
@@ -12,18 +11,15 @@ import typer
 
 from xmem_slurm.cli.arguments import SiteFile, tell
 from xmem_slurm.cli.wishes import EngineName, Margin, Policy, Ranks, Seconds, wishes_of
-from xmem_slurm.dryrun import admission, dispatch
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
-from xmem_slurm.outcomes import learned
-from xmem_slurm.report import columns, terminal
+from xmem_slurm.report import columns
 from xmem_slurm.site import loading, places
 from xmem_slurm.sizing import sizing
-from xmem_slurm.sizing.margins import Experience
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import by_sizing
+from xmem_slurm.submission.premises import patient_turn, premises_of
 
 
 def generate(
@@ -84,36 +80,27 @@ def generate(
     wishes = wishes_of(
         first, budget=budget, engine=engine, ranks=ranks, policy=policy, margin=margin
     )
-    # Without shares: a script alone cannot hold a job to its share.
-    where = loading.load_site(places.site_file(site)).without_shares()
-    where = where.ordered_by(wishes.policy).sparing(wishes.margin)
-    gpus = loading.option_gpus(where, loading.load_catalogue())
+    # Without shares: a script alone cannot hold a job to its share. And one that is yet to be
+    # written has not run out of memory.
+    premises = premises_of(first, wishes._replace(site=site, whole=True), None, tell)
+    assert premises.site is not None
     existing = [
         path
-        for name in where.option
+        for name in premises.site.option
         if output and (path := _file(output, chosen.name, name)).exists()
     ]
     if existing:
         raise UsageError(
             f"{existing[0]}: it exists, and nothing is overwritten; name another --output"
         )
-    target = scripts.Target(where, gpus, os.environ)
-    size_job = functools.partial(
-        sizing.size,
-        site=where,
-        gpus=gpus,
-        budget=Budget(seconds=wishes.budget),
-        run_options=by_sizing.asked_of(wishes),
-        experience=Experience(learned.margins(where, tell)),
-    )
+    target = scripts.Target(premises.site, premises.gpus, os.environ)
     work = "dry-running the job to see how much GPU memory it needs"
-    turn = admission.turn(where.dry_run, None, tell)
-    with turn, terminal.progress(work) as say:
+    with patient_turn(premises, tell, work) as say:
 
         def size(number: int, job: Submission) -> Orders[sizing.Sizing]:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
-            return (yield from size_job(job))
+            return (yield from sizing.size(job, premises))
 
         generated = scripts.generate(
             chosen,
@@ -121,7 +108,7 @@ def generate(
             list(zip(map(sweep.label, points), commands, strict=True)),
             target,
             lambda jobs: dispatch.together(
-                [size(*numbered) for numbered in enumerate(jobs, 1)], where.dry_run
+                [size(*numbered) for numbered in enumerate(jobs, 1)], premises.rules
             ),
         )
     for script in generated:

@@ -15,11 +15,11 @@ from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates
 from xmem_slurm.planning import on_site
 from xmem_slurm.report import plan as report
-from xmem_slurm.report import terminal
-from xmem_slurm.site import loading, places
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 from xmem_slurm.submission import by_plan
+from xmem_slurm.submission.answer import ran_out
+from xmem_slurm.submission.premises import patient_turn, premises_of
 
 
 def plan(
@@ -73,8 +73,11 @@ def plan(
     if wrong is not None:
         raise UsageError(f"{write}: {wrong}")
     job = _as_script(asked.job_of(command, dict(os.environ)))
-    wishes = wishes_of(job, margin=margin)._replace(site=site, fresh=fresh)
-    common = by_plan.wanted_of(job, wishes, loading.load_site(places.site_file(site)))
+    # Without shares, as `by_plan` has it.
+    wishes = wishes_of(job, margin=margin)._replace(site=site, fresh=fresh, whole=True)
+    premises = premises_of(job, wishes, ran_out(job), tell)
+    assert premises.site is not None
+    common = by_plan.wanted_of(job, wishes, premises.site)
     wanted = common._replace(
         gpus=gpus,
         on=_names(on) or common.on,
@@ -87,8 +90,9 @@ def plan(
         seconds=budget or common.seconds,  # of many dry runs: it may be more than what one may have
         can_interrupt=True,
     )
-    with terminal.progress("dry-running the job as written", wanted.seconds) as shown_now:
-        planned = on_site.plan(job, wanted, tell, shown_now)
+    work = "dry-running the job as written"
+    with patient_turn(premises, tell, work, wanted.seconds) as shown_now:
+        planned = on_site.plan(job, wanted, premises, shown_now)
     if planned.plan.was_interrupted:
         tell(report.INTERRUPTED)
     shown = json.dumps(report.objects(planned.plan, planned.gpus), indent=2) if as_json else None

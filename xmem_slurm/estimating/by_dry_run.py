@@ -5,28 +5,21 @@ largest batch?
 from collections.abc import Callable, Mapping, Sequence
 
 from xmem_slurm.cluster import guess
-from xmem_slurm.dryrun import admission, dispatch, evidence
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.evidence import Evidence
-from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
 from xmem_slurm.estimating.asked import Estimated, Wanted
-from xmem_slurm.outcomes import history, learned
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.max_batch import MaxBatch, largest
-from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
-from xmem_slurm.site.schema import DryRuns, Gpu, Site
+from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import sizing
-from xmem_slurm.sizing.margins import Experience, RanOut
+from xmem_slurm.sizing.margins import RanOut
+from xmem_slurm.sizing.premises import Premises, spared
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import answers, by_sizing
-
-QUEUE_SECONDS = 3600.0
-"""Who asks for an estimate waits for nothing but that, and can press Ctrl-C; a submission goes on
-without it sooner."""
+from xmem_slurm.submission import answer, answers
+from xmem_slurm.submission.premises import lasts, patient_turn, premises_of
 
 WITHOUT_SITE = "a100-sxm4-80gb"
 """The GPU of an estimate where there is no site and none is named: every torch from 2.4 to 2.15 has
@@ -43,8 +36,8 @@ def estimate(
         UsageError: the catalogue has no such GPU.
         SiteError: the site file is wrong, or the one that was named is not there.
     """
-    where, wanted = _where(wanted, tell)
-    results = _results(job, wanted, where, Experience(learned.margins(where, tell), ran_out), tell)
+    premises = _premises(job, wanted, ran_out, tell, origins=True)
+    results = _results(job, wanted, premises, tell)
     sized = {
         component: result for component, result in results.items() if isinstance(result, Sizing)
     }
@@ -55,8 +48,8 @@ def estimate(
         raise next(iter(errors.values()))
     unsized = {component: str(error) for component, error in errors.items()}
     several = bool(job.request.other_components)
-    templates = where.templates if where is not None else None
-    files = _lasting(job, wanted, where, sized) if not unsized else None
+    templates = None if premises.site is None else premises.site.templates
+    files = _lasting(premises, sized) if not unsized else None
     texts = answers.keep_estimate(key, job, sized, unsized, rests_on=files, templates=templates)
     return Estimated(texts, unsized, several, lambda: sized, templates)
 
@@ -80,44 +73,61 @@ def largest_batches(
             "--max-batch: not for a heterogeneous job; give it the script of one component"
         )
     lever = BatchLever.parse(vary) if vary is not None else BatchLever()
-    where, wanted = _where(wanted, tell)
-    rules = where.dry_run if where is not None else DryRuns()
-    if where is not None:
-        gpus = sizing.spared(_gpus(wanted, where.without_shares()), where)
-    else:
-        gpus = _gpus(wanted, None)
-    budget = Budget(seconds=wanted.wishes.budget).within(rules)
-    gpu, run_options = next(iter(gpus.values())), by_sizing.asked_of(wanted.wishes)
-    order = DryRunOrder.of(from_submission(job), gpu, budget, run_options)
+    whole = wanted._replace(wishes=wanted.wishes._replace(whole=True))
+    premises = _premises(job, whole, answer.ran_out(job), tell)
+    orders = largest(premises.order(job), lever, 0, premises.shown, premises.experience)
     work = "dry-running the job with one batch after another"
-    with (
-        admission.turn(rules, QUEUE_SECONDS, tell),
-        terminal.progress(work, verbose=wanted.wishes.verbose),
-    ):
-        experience = Experience(learned.margins(where, tell), history.ran_out(job))
-        return dispatch.one(largest(order, lever, 0, gpus, experience), rules)
+    with patient_turn(premises, tell, work, verbose=wanted.wishes.verbose):
+        return dispatch.one(orders, premises.rules)
 
 
-def _where(wanted: Wanted, tell: Callable[[str], None]) -> tuple[Site | None, Wanted]:
-    """Return the site that an estimate is for, and what is wanted; or no site, and one GPU
-    named.
+def _premises(
+    job: Submission,
+    wanted: Wanted,
+    ran_out: RanOut | None,
+    tell: Callable[[str], None],
+    *,
+    origins: bool = False,
+) -> Premises:
+    """Return what an estimate starts from: at a site, or of one GPU where that is named, or where
+    there is no site, which is told.
+
+    Raises:
+        UsageError: the catalogue has no such GPU.
+        SiteError: the site file is wrong, or the one that was named is not there.
     """
-    where = _site(wanted.wishes.site, tell) if wanted.gpu is None else None
-    if where is None:
-        return None, wanted._replace(gpu=wanted.gpu or WITHOUT_SITE)
-    return where.ordered_by(wanted.wishes.policy).sparing(wanted.wishes.margin), wanted
+    wishes, name = wanted.wishes, wanted.gpu
+    if name is None and not _has_site(job, wishes.site):
+        name = WITHOUT_SITE
+        tell(
+            f"no site file here, so this is for one {name}; --gpu NAME takes another "
+            "(xmem-slurm gpus)"
+        )
+    gpus = None if name is None else spared(_named(name), wishes.margin / 100)
+    try:
+        return premises_of(job, wishes, ran_out, tell, gpus=gpus, origins=origins)
+    except SiteError as error:
+        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue instead") from error
 
 
-def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
-    """Return the GPUs that an estimate is for."""
+def _has_site(job: Submission, named: str | None) -> bool:
+    try:
+        places.site_file(named, job.environ)
+    except SiteError:
+        return False
+    return True
+
+
+def _named(name: str) -> dict[str, Gpu]:
+    """Return the GPU of this name, in the catalogue's words or in those of the site's options.
+
+    Raises:
+        UsageError: the catalogue has no such GPU.
+    """
     catalogue = loading.load_catalogue()
-    if where is not None:
-        return loading.option_gpus(where, catalogue)
-    wanted_name = wanted.gpu or ""
-    of_site = _option_gpu(wanted_name)
-    name = of_site if of_site in catalogue else guess.named(wanted_name, catalogue)
-    total = int(catalogue[name].total_bytes * (1 - wanted.wishes.margin / 100))
-    return {name: catalogue[name].model_copy(update={"total_bytes": total})}
+    of_site = _option_gpu(name)
+    name = of_site if of_site in catalogue else guess.named(name, catalogue)
+    return {name: catalogue[name]}
 
 
 def _option_gpu(name: str) -> str | None:
@@ -132,92 +142,32 @@ def _option_gpu(name: str) -> str | None:
 
 
 def _results(
-    job: Submission,
-    wanted: Wanted,
-    where: Site | None,
-    experience: Experience,
-    tell: Callable[[str], None],
+    job: Submission, wanted: Wanted, premises: Premises, tell: Callable[[str], None]
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
-    allowance = Budget(seconds=wanted.wishes.budget)
-    run_options = by_sizing.asked_of(wanted.wishes, origins=True)
-    rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
-    gpus = _gpus(wanted, where)
-    if where is not None:
-        orders = sizing.size_components(
-            job, components, where, gpus, allowance, run_options=run_options, experience=experience
-        )
-    else:
-        ((name, gpu),) = gpus.items()
-        orders = sizing.on_one(
-            job,
-            components,
-            name,
-            gpu,
-            allowance.within(rules),
-            run_options=run_options,
-            experience=experience,
-        )
-    seconds = allowance.within(rules).seconds
-    turn = admission.turn(rules, QUEUE_SECONDS, tell)
-    with turn, terminal.progress("dry-running the job", seconds, verbose=wanted.wishes.verbose):
-        results = dispatch.one(orders, rules)
+    orders = sizing.size_components(job, components, premises)
+    work, seconds = "dry-running the job", premises.budget.seconds
+    with patient_turn(premises, tell, work, seconds, verbose=wanted.wishes.verbose):
+        results = dispatch.one(orders, premises.rules)
     if not wanted.advice:
         return results
 
     def advised(component: int, result: Sizing | NoEstimate) -> Sizing | NoEstimate:
         if isinstance(result, NoEstimate):
             return result
-        budget = allowance.within(rules)
-        orders = sizing.advised(
-            result, job, component, budget, run_options=run_options, experience=experience
-        )
-        return dispatch.one(orders, rules)
+        return dispatch.one(sizing.advised(result, job, component, premises), premises.rules)
 
     work = "running it dry again with one change at a time"
-    with (
-        admission.turn(rules, QUEUE_SECONDS, tell),
-        terminal.progress(work, verbose=wanted.wishes.verbose),
-    ):
+    with patient_turn(premises, tell, work, verbose=wanted.wishes.verbose):
         return {component: advised(component, result) for component, result in results.items()}
 
 
-def _lasting(
-    job: Submission, wanted: Wanted, where: Site | None, sized: Mapping[int, Sizing]
-) -> Sequence[Evidence] | None:
+def _lasting(premises: Premises, sized: Mapping[int, Sizing]) -> Sequence[Evidence] | None:
     """Return what an estimate rests on, as it is; None where that cannot be told, or another run
     may see more.
     """
-    site_file = places.site_file(wanted.wishes.site) if wanted.gpu is None else None
-    basis = by_sizing.basis_of(
-        job, site_file, where.templates if where is not None else None, learned.files(where)
-    )
-    traces = [
-        rank.trace
-        for component_sizing in sized.values()
-        for rank in component_sizing.estimate.ranks
-    ]
-    if basis is None or not all(trace.files and trace.is_whole for trace in traces):
-        return None
-    return evidence.lasting([*basis, *(file for trace in traces for file in trace.files)])
-
-
-def _site(named: str | None, tell: Callable[[str], None]) -> Site | None:
-    """Return the site; None where there is none, and that is told.
-
-    Raises:
-        SiteError: it is wrong, or the one that was named is not there.
-    """
-    try:
-        path = places.site_file(named)
-    except SiteError:
-        tell(
-            f"no site file here, so this is for one {WITHOUT_SITE}; --gpu NAME takes another "
-            "(xmem-slurm gpus)"
-        )
-        return None
-    try:
-        return loading.load_site(path)
-    except SiteError as error:
-        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue instead") from error
+    estimates = [component_sizing.estimate for component_sizing in sized.values()]
+    traces = [rank.trace for estimate in estimates for rank in estimate.ranks]
+    rests_on, days = lasts(traces, premises.basis)
+    return rests_on if days else None

@@ -7,22 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm.dryrun import admission, dispatch
-from xmem_slurm.dryrun.budget import Budget
-from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import Asked, DryRunOrder
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.outcomes import history, learned
 from xmem_slurm.planning.changes import files_for, what_changes
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS, Method
 from xmem_slurm.planning.search import Objective, Row, Search, Ways
 from xmem_slurm.planning.space import Space
 from xmem_slurm.rewriting.rewrite import recorded, rewrite
-from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing import sizing
-from xmem_slurm.sizing.margins import Experience
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 from xmem_slurm.units import counted
@@ -40,8 +34,6 @@ class PlanWanted(NamedTuple):
     empty: all.
 
     `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together.
-    `margin` is the percent of each GPU's memory that stays free, `policy` the order of the site's
-    options where it is another than the site's.
     """
 
     gpus: str | None = None
@@ -51,13 +43,8 @@ class PlanWanted(NamedTuple):
     forbid: Sequence[str] = ()
     same_batch: bool = True
     top: int = 5
-    site: str | None = None
     vary: str | None = None
     seconds: float = 180.0
-    margin: float = 0.0
-    policy: str | None = None
-    run_options: Asked = Asked()
-    """What is asked of every dry run."""
     can_interrupt: bool = False
     """Whether Ctrl-C ends the search with the best so far, where something was found that fits."""
 
@@ -135,25 +122,22 @@ class Planned:
 
 
 def plan(
-    job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]
+    job: Submission, wanted: PlanWanted, premises: Premises, shown: Callable[[str], None]
 ) -> Planned:
-    """Find the best ways of training a job on the site's GPUs that fit.
-
-    `tell` says what cannot wait; `shown` is what is going on.
+    """Find the best ways of training a job on the site's GPUs that fit, in its turn; `shown` is
+    what is going on.
 
     Raises:
         NoEstimate: the job as it is written cannot be run dry.
         UsageError: what is wanted makes no sense, or the job has several components or no script.
-        SiteError: the site file is wrong, or there is none.
     """
     if job.request.other_components or job.script is None:
         kind = (
             "a heterogeneous job" if job.request.other_components else "a command without a script"
         )
         raise UsageError(f"{kind} is not planned for: give it the script of one component")
-    site = loading.load_site(places.site_file(wanted.site, job.environ)).ordered_by(wanted.policy)
-    site = site.sparing(wanted.margin).without_shares()
-    gpus = sizing.spared(loading.option_gpus(site, loading.load_catalogue()), site)
+    site, gpus = premises.site, premises.shown
+    assert site is not None
     unknown = [name for name in wanted.on if name not in gpus]
     if unknown:
         raise UsageError(f"--on {unknown[0]}: site {site.name} has {', '.join(gpus)}")
@@ -166,20 +150,17 @@ def plan(
         wanted.on,
         BF16 in wanted.allow,
     )
-    dry_run_budget = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
+    seconds = min(wanted.seconds, A_DRY_RUN_SECONDS)
+    budget = replace(premises.budget, seconds=seconds).within(premises.rules)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
-    order = DryRunOrder.of(
-        from_submission(job), next(iter(gpus.values())), dry_run_budget, wanted.run_options
+    order = replace(premises.order(job), budget=budget)
+    search = Search(
+        *(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown),
+        put=_put,
+        experience=premises.experience,
+        can_interrupt=wanted.can_interrupt,
     )
-    with admission.turn(site.dry_run, None, tell):
-        experience = Experience(learned.margins(site, tell), history.ran_out(job))
-        search = Search(
-            *(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown),
-            put=_put,
-            experience=experience,
-            can_interrupt=wanted.can_interrupt,
-        )
-        ways = search.plan(dispatch.some_at_once(site.dry_run))
+    ways = search.plan(dispatch.some_at_once(premises.rules))
     if wanted.gpus is not None:
         ways = replace(ways, of_another_batch=space.of_another_batch(ways.base))
     return Planned(ways, site, gpus)

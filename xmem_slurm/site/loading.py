@@ -12,6 +12,7 @@ from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site import consistency
 from xmem_slurm.site.schema import Catalogue, Gpu, GpuOption, Site
+from xmem_slurm.state import silent
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -21,6 +22,7 @@ def load_site(path: Path) -> Site:
 
     Raises:
         SiteError: it cannot be read, or is wrong; names the file and the first keys that are.
+        SilentPlace: what its templates are on does not answer.
     """
     site, problems = examine(path)
     if site is None or problems:
@@ -39,6 +41,7 @@ def examine(path: Path) -> tuple[Site | None, list[str]]:
 
     Raises:
         SiteError: it cannot be read, or is no TOML.
+        SilentPlace: what its templates are on does not answer.
     """
     site, problems = _read(path, Site)
     if site is None:
@@ -46,7 +49,9 @@ def examine(path: Path) -> tuple[Site | None, list[str]]:
         further = consistency.problems(mended) if mended is not None else []
         return None, problems + [line for line in further if not any(word in line for word in gone)]
     if site.templates is not None:
-        site = site.model_copy(update={"templates": path.absolute().parent / site.templates})
+        templates = path.absolute().parent / site.templates
+        silent.require_answers([templates])
+        site = site.model_copy(update={"templates": templates})
     return site, consistency.problems(site)
 
 

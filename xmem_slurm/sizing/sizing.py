@@ -9,17 +9,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xmem_slurm.cluster import start_times
-from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
-from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import Asked, Change, DryRunOrder
+from xmem_slurm.dryrun.order import Change
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.rewriting.sharing import not_held
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing.demand import demand_of, memory_per_node
 from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind, without_kernels
 from xmem_slurm.sizing.estimate import Estimate
-from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.sizing.placement import (
     NEVER,
     Demand,
@@ -30,11 +27,9 @@ from xmem_slurm.sizing.placement import (
     place,
     unit_bytes,
 )
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
-
-_NOTHING = Asked()
-
 
 CHANGES: Mapping[Change, tuple[str, str]] = {
     "batch": (
@@ -103,23 +98,13 @@ class Sizing:
     site."""
 
 
-def size(
-    job: Submission,
-    site: Site,
-    gpus: Mapping[str, Gpu],
-    budget: Budget,
-    *,
-    run_options: Asked = _NOTHING,
-    experience: Experience = NO_EXPERIENCE,
-) -> Orders[Sizing]:
+def size(job: Submission, premises: Premises) -> Orders[Sizing]:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
     Raises:
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
     """
-    sizings = yield from size_components(
-        job, [0], site, gpus, budget, run_options=run_options, experience=experience
-    )
+    sizings = yield from size_components(job, [0], premises)
     (sizing,) = sizings.values()
     if isinstance(sizing, NoEstimate):
         raise sizing
@@ -127,29 +112,33 @@ def size(
 
 
 def size_components(
+    job: Submission, components: Sequence[int], premises: Premises, *, ask_slurm: bool = False
+) -> Orders[Mapping[int, Sizing | NoEstimate]]:
+    """Find for each of these components of `job` the best GPU option of the site on which it fits,
+    by the site's order; or size it on the only GPU, where there is no site.
+
+    Components are placed so that they can start together: what one has or names is no other's. A
+    component has a NoEstimate where it fails on the GPU that it asks for, too, where none of its
+    processes was seen, and where it asks for shares and the site lets none of that kind be changed.
+    With `ask_slurm` options on which Slurm would never start it are none.
+    """
+    budget, site = SharedBudget(premises.budget), premises.site
+    dry_runs = DryRunsByKind(premises.order(job), premises.shown, budget, premises.experience)
+    if site is None:
+        return _named(job, (yield from _on_one(components, dry_runs)))
+    sizings = yield from _at_site(job, components, site, dry_runs, ask_slurm=ask_slurm)
+    return _named(job, sizings)
+
+
+def _at_site(
     job: Submission,
     components: Sequence[int],
     site: Site,
-    gpus: Mapping[str, Gpu],
-    budget: Budget,
+    dry_runs: DryRunsByKind,
     *,
-    run_options: Asked = _NOTHING,
-    ask_slurm: bool = False,
-    experience: Experience = NO_EXPERIENCE,
+    ask_slurm: bool,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
-    """Find for each of these components of `job` the best GPU option of the site on which it fits,
-    by the site's order.
-
-    The job is shown GPUs as `spared` has them. Components are placed so that they can start
-    together: what one has or names is no other's. A component has a NoEstimate where it fails on
-    the GPU that it asks for, too, where none of its processes was seen, and where it asks for
-    shares and the site lets none of that kind be changed. With `ask_slurm` options on which Slurm
-    would never start it are none.
-    """
-    gpus = spared(gpus, site)
-    requests, some_gpu = job.request.components, next(iter(gpus.values()))
-    order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), run_options)
-    dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget), experience)
+    requests = job.request.components
     demands = {
         index: demand_of(requests[index], site) for index in {*job.request.with_gpus, *components}
     }
@@ -161,49 +150,21 @@ def size_components(
 
     def size_one(index: int) -> Orders[Sizing]:
         occupied = [claim for number, claim in named.items() if number != index]
-        names = candidates(demands[index], site, gpus, occupied)
+        names = candidates(demands[index], site, dry_runs.gpus, occupied)
         starts = start_times.expected(job, site, names, index) if ask_slurm else {}
         result = yield from _size(demands[index], index, site, dry_runs, starts, occupied=occupied)
         if result.placement.choice is not None:
             named[index] = Taken(demands[index], result.placement.choice)
         return result
 
-    return _named(job, (yield from _size_all(components, size_one)))
-
-
-def spared(gpus: Mapping[str, Gpu], site: Site) -> dict[str, Gpu]:
-    """Return the GPUs as jobs are shown them: smaller by what the site's policy wants spared."""
-    kept = 1 - site.policy.spare
-    return {
-        n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)})
-        for n, gpu in gpus.items()
-    }
-
-
-def on_one(
-    job: Submission,
-    components: Sequence[int],
-    name: str,
-    gpu: Gpu,
-    budget: Budget,
-    *,
-    run_options: Asked = _NOTHING,
-    experience: Experience = NO_EXPERIENCE,
-) -> Orders[Mapping[int, Sizing | NoEstimate]]:
-    """Size `job` on one GPU, with nothing to choose from."""
-    order = DryRunOrder.of(from_submission(job), gpu, budget, run_options)
-    sizings = yield from _on_one(order, components, name, SharedBudget(budget), experience)
-    return _named(job, sizings)
+    return (yield from _size_all(components, size_one))
 
 
 def _on_one(
-    order: DryRunOrder,
-    components: Sequence[int],
-    name: str,
-    budget: SharedBudget,
-    experience: Experience,
+    components: Sequence[int], dry_runs: DryRunsByKind
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
-    dry_runs, gpu = DryRunsByKind(order, {name: order.gpu}, budget, experience), order.gpu
+    """Size a job on one GPU, with nothing to choose from."""
+    ((name, gpu),) = dry_runs.gpus.items()
 
     def size_one(component: int) -> Orders[Sizing]:
         started = time.monotonic()
@@ -215,28 +176,21 @@ def _on_one(
     return (yield from _size_all(components, size_one))
 
 
-def advised(
-    sizing: Sizing,
-    job: Submission,
-    component: int,
-    budget: Budget,
-    *,
-    run_options: Asked = _NOTHING,
-    experience: Experience = NO_EXPERIENCE,
-) -> Orders[Sizing]:
+def advised(sizing: Sizing, job: Submission, component: int, premises: Premises) -> Orders[Sizing]:
     """Size `job` with each of `CHANGES`, on the largest option that is too small for it, and add
     what was seen.
 
-    `budget` is for all of these dry runs together.
+    The budget is for all of these dry runs together.
     """
     option, advice = sizing.placement.too_small, []
     if option is None:
         return sizing
-    order = DryRunOrder.of(from_submission(job), option.gpu, budget, run_options)
-    shared = SharedBudget(budget)
+    order, shared = replace(premises.order(job), gpu=option.gpu), SharedBudget(premises.budget)
     for change in CHANGES:
         changed = replace(order, engine="device", change=change)
-        results = yield from _on_one(changed, [component], option.name, shared, experience)
+        gpus = {option.name: option.gpu}
+        dry_runs = DryRunsByKind(changed, gpus, shared, premises.experience)
+        results = yield from _on_one([component], dry_runs)
         advice.append(_advice(option.name, change, results[component]))
     return replace(sizing, advice=advice)
 

@@ -199,12 +199,12 @@ def _sized(
         # what can be said.
         unasked = wishes.dry_run or "hold" in job.request.settings
         if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
-            if wishes.plan:
-                from xmem_slurm.submission import by_plan  # noqa: PLC0415
-
-                return by_plan.decide(job, wishes, tell, name)
             # Before anything that takes CPU time.
             with admission.turn(rules, until - time.monotonic(), tell):
+                if wishes.plan:
+                    from xmem_slurm.submission import by_plan  # noqa: PLC0415
+
+                    return by_plan.decide(job, wishes, tell=tell, name=name, ran_out=before)
                 from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
                 return by_sizing.decide(
@@ -254,7 +254,8 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
     seconds = min(wishes.wait_seconds or places.UNASKED_SECONDS, places.UNASKED_SECONDS)
     try:
         queue = seconds if wishes.queue_seconds is None else min(wishes.queue_seconds, seconds)
-        brief = wishes._replace(advise=True, wait_seconds=seconds, queue_seconds=queue)
+        # Whether it would use a GPU is told: there is no time for how it could be trained.
+        brief = wishes._replace(plan=False, advise=True, wait_seconds=seconds, queue_seconds=queue)
         decision = _known_or_sized(asking, brief, tell, f"{name}-asking" if name else None)
     except XmemError:
         return left_alone(job)

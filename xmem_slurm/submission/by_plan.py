@@ -7,38 +7,42 @@ from typing import TYPE_CHECKING
 
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.errors import UsageError
-from xmem_slurm.outcomes import learned
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.changes import what_changes
 from xmem_slurm.planning.on_site import Planned
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
-from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing.demand import memory_per_node
-from xmem_slurm.submission import answers, by_sizing, host_memory
+from xmem_slurm.submission import answers, host_memory
+from xmem_slurm.submission.premises import lasts, premises_of
 from xmem_slurm.units import human
 
 if TYPE_CHECKING:
+    from xmem_slurm.sizing.margins import RanOut
     from xmem_slurm.slurm.submission import Submission
     from xmem_slurm.submission.answer import Tell, Wishes
 
 
-def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Decision:
+def decide(
+    job: "Submission", wishes: "Wishes", *, tell: "Tell", name: str, ran_out: "RanOut | None"
+) -> Decision:
     """Return the job as it trains the best of the ways found, and what of the training that
-    changes; keep it as `name`.
+    changes; keep it as `name`, in its turn. `ran_out` as of `by_sizing.decide`.
 
     Raises:
         NoEstimate: it cannot be run dry, or no way fits.
         UsageError: it cannot be changed, or asks for what cannot be planned.
         SiteError: there is no site file, or it is wrong.
     """
-    site = loading.load_site(places.site_file(wishes.site, job.environ))
+    premises = premises_of(job, wishes._replace(whole=True), ran_out, tell)
+    site = premises.site
+    assert site is not None
     wanted = wanted_of(job, wishes, site)
     with terminal.progress(
         "dry-running the job as written", wanted.seconds, verbose=wishes.verbose
     ) as shown:
-        planned = on_site.plan(job, wanted, tell, shown)
+        planned = on_site.plan(job, wanted, premises, shown)
     planned, of_memory = with_host_memory(planned, wishes)
     best = planned.best
     ready = planned.submission(best)
@@ -61,9 +65,7 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
         planned.plan.base.trace,
         *(rank.trace for estimate in estimates for rank in estimate.ranks),
     ]
-    site_file = places.site_file(wishes.site, job.environ)
-    basis = by_sizing.basis_of(job, site_file, planned.site.templates, learned.files(planned.site))
-    answers.keep_decision(name, decision, *by_sizing.lasts(traces, basis))
+    answers.keep_decision(name, decision, *lasts(traces, premises.basis))
     return decision
 
 
@@ -94,19 +96,13 @@ def with_host_memory(planned: Planned, wishes: "Wishes") -> tuple[Planned, str]:
 
 
 def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWanted:
-    """Return how a plan is wanted by who says nothing of it but what every dry run is told.
+    """Return how a plan is wanted by who says nothing of it but what every dry run is told; the
+    site is that of its premises, which has no shares.
 
     Raises:
         UsageError: the type is to be kept, and the site has no option of it.
     """
-    pinned = _pinned(job, wishes, site)
-    wanted = on_site.PlanWanted(
-        site=wishes.site,
-        on=pinned,
-        margin=wishes.margin,
-        policy=wishes.policy,
-        run_options=by_sizing.asked_of(wishes),
-    )
+    wanted = on_site.PlanWanted(on=_pinned(job, wishes, site))
     # of many dry runs more is the default than of one
     if wishes.budget != wishes._field_defaults["budget"]:
         wanted = wanted._replace(seconds=wishes.budget)
@@ -122,11 +118,7 @@ def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:
     types = job.request.gpu_types
     if not types or not (wishes.keep_type or site.policy.keep_type):
         return []
-    options = [
-        name
-        for name, option in site.option.items()
-        if option.share is None and option.type in types
-    ]
+    options = [name for name, option in site.option.items() if option.type in types]
     if not options:
         raise UsageError(
             f"the type {', '.join(sorted(types))} must be kept, and site {site.name} names no "

@@ -7,32 +7,26 @@ Everything heavy is imported here, where a GPU job waits seconds anyway.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem_slurm import resources
 from xmem_slurm.decision import Decision, Kind, Part, Retry, stopped_by
-from xmem_slurm.dryrun import dispatch, evidence, kept_runs
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun import dispatch, evidence
 from xmem_slurm.dryrun.evidence import Evidence
-from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
-from xmem_slurm.outcomes import learned, prediction
+from xmem_slurm.outcomes import prediction
 from xmem_slurm.report import decided, terminal
 from xmem_slurm.rewriting import job_steps, sharing
 from xmem_slurm.rewriting.rewrite import Change, recorded, rewrite
-from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.dry_runs import estimate_on
-from xmem_slurm.sizing.margins import Experience, RanOut
+from xmem_slurm.sizing.margins import RanOut
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.state import silent
 from xmem_slurm.submission import answers, host_memory
-from xmem_slurm.trace import Trace
+from xmem_slurm.submission.premises import Lasts, lasts, premises_of
 
 if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
@@ -59,14 +53,11 @@ def decide(
         Refused: the site wants no such job.
         UsageError: an ordinary job's request cannot be changed.
     """
-    site_file = places.site_file(wishes.site, job.environ)
-    site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
-    site = site.without_shares() if wishes.whole else site
-    silent.require_answers([site.templates] if site.templates is not None else [])
-    basis = basis_of(job, site_file, site.templates, learned.files(site))
-    gpus = loading.option_gpus(site, loading.load_catalogue())
-    experience = Experience(learned.margins(site, tell), ran_out)
-    sizings = _sizings(job, not_sized, wishes, site, gpus, experience=experience)
+    is_drawn = wishes.report is not None or wishes.html is not None
+    premises = premises_of(job, wishes, ran_out, tell, origins=is_drawn)
+    site, gpus = premises.site, premises.gpus
+    assert site is not None
+    sizings = _sizings(job, not_sized, wishes, premises)
     sized = {
         index: component for index, component in sizings.items() if isinstance(component, Sizing)
     }
@@ -84,7 +75,7 @@ def decide(
                 raise Refused(decided.refusal(decided.of_components(job.request, unsized)))
         decision = _without_estimate(job, unsized, site, unused=unused, advise=wishes.advise)
         answers.keep_decision(
-            name, decision, *_lasts_without_estimate(list(errors.values()), basis)
+            name, decision, *_lasts_without_estimate(list(errors.values()), premises.basis)
         )
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
@@ -113,13 +104,11 @@ def decide(
         gpu = gpus[sized[0].estimate.gpu_name]
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
         retry_count = int(wishes.retry) if may_ask else 0
-        retries = _larger(
-            with_memory, site, gpus, sized[0], retry_count, experience=experience, written=job
-        )
+        retries = _larger(with_memory, premises, sized[0], retry_count, written=job)
         decision = decision._replace(
             prediction=prediction.of(sized[0].estimate, gpu), retries=retries
         )
-    rests_on, days = _lasts(decision, site, basis)
+    rests_on, days = _lasts(decision, site, premises.basis)
     answers.keep_decision(name, decision, rests_on, days, sized=sized, templates=site.templates)
     return decision
 
@@ -139,38 +128,14 @@ def _is_refused(wishes: "Wishes", site: Site) -> bool:
 
 
 def _sizings(
-    job: Submission,
-    not_sized: Mapping[int, str],
-    wishes: "Wishes",
-    site: Site,
-    gpus: Mapping[str, Gpu],
-    *,
-    experience: Experience,
+    job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", premises: Premises
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry, and return what that says of each component that is sized."""
-    budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
-    with terminal.progress(
-        "dry-running the job", budget.within(site.dry_run).seconds, verbose=wishes.verbose
-    ):
-        orders = sizing.size_components(
-            job,
-            [index for index in job.request.with_gpus if index not in not_sized],
-            site,
-            gpus,
-            budget,
-            run_options=asked_of(
-                wishes, origins=wishes.report is not None or wishes.html is not None
-            ),
-            ask_slurm=True,
-            experience=experience,
-        )
-        return dispatch.one(orders, site.dry_run)
-
-
-def asked_of(wishes: "Wishes", *, origins: bool = False) -> Asked:
-    """Return what a user's wishes ask of a dry run."""
-    how = wishes.engine, wishes.ranks, wishes.array_tasks
-    return Asked(*how, origins=origins, fresh=wishes.fresh)
+    components = [index for index in job.request.with_gpus if index not in not_sized]
+    seconds = premises.budget.seconds
+    with terminal.progress("dry-running the job", seconds, verbose=wishes.verbose):
+        orders = sizing.size_components(job, components, premises, ask_slurm=True)
+        return dispatch.one(orders, premises.rules)
 
 
 def _without_estimate(
@@ -189,14 +154,9 @@ def _without_estimate(
     return stopped_by(NoEstimate(decided.of_components(job.request, reasons)), job)
 
 
-_Lasts = tuple[Sequence[Evidence] | None, float]
-"""What an answer rests on, None where that is not as it was any more; and for how many days it is
-known."""
-
-
 def _lasts_without_estimate(
     errors: Sequence[NoEstimate], basis: Sequence[Evidence] | None
-) -> _Lasts:
+) -> Lasts:
     """Return what it rests on that there is no estimate, and for how many days that is known."""
     read = [file for error in errors for file in error.files or ()]
     files_known = basis is not None and all(error.files is not None for error in errors)
@@ -205,46 +165,12 @@ def _lasts_without_estimate(
     return evidence.lasting([*(basis or ()), *read]), days
 
 
-def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> _Lasts:
+def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> Lasts:
     """Return what a decision by size rests on, and for how many days it is known."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
     # By order of start it is not: the queue is another one each time.
     same_again = not decision.left and site.policy.order != "start"
     return lasts(traces, basis if same_again else None)
-
-
-def lasts(traces: Sequence[Trace], basis: Sequence[Evidence] | None) -> _Lasts:
-    """Return what an answer from these traces rests on, and for how many days it is known; `basis`
-    as of `basis_of`.
-    """
-    whole = basis is not None and all(trace.files and trace.is_whole for trace in traces)
-    read = [file for trace in traces for file in trace.files]
-    return evidence.lasting(
-        [*(basis or ()), *read]
-    ), answers.MOST_DAYS if whole else answers.FOR_WHO_WAITS
-
-
-def basis_of(
-    job: Submission, site_file: Path | None, templates: Path | None, margins: Sequence[Path]
-) -> list[Evidence] | None:
-    """Return what the answer rests on beside what Python reads, as it is now; None where that
-    cannot be told.
-
-    The site file and those that would go before it, the GPU catalogue, the template of a changed
-    script (in the site's own folder `templates`, too), the files of learned `margins`, and what the
-    batch script names. What Slurm writes for the job is none of it.
-    """
-    named = kept_runs.named_by(from_submission(job))
-    if named is None:
-        return None
-    facts = {
-        *([site_file.absolute()] if site_file else []),
-        *resources.tree("site-config").glob("*.toml"),
-        *places.site_places(),
-        *margins,
-    }
-    facts |= {place / "batch.sh.j2" for place in resources.template_places(site_folder=templates)}
-    return [*map(evidence.as_it_is, facts), *named]
 
 
 def _in_script(job: Submission, sized: Mapping[int, Sizing]) -> bool:
@@ -342,12 +268,9 @@ def _unseen(component: Sizing) -> str:
 
 def _larger(
     job: Submission,
-    site: Site,
-    gpus: Mapping[str, Gpu],
+    premises: Premises,
     sized: Sizing,
     count: int,
-    *,
-    experience: Experience,
     written: Submission | None = None,
 ) -> Sequence[Retry]:
     """Return the job on larger GPUs than the one chosen for it, each larger than the one before;
@@ -357,6 +280,8 @@ def _larger(
     the job needs another amount, and its outcome would be held against the wrong figure.
     """
     placement, retries = sized.placement, list[Retry]()
+    site, gpus = premises.site, premises.gpus
+    assert site is not None
     size = max(
         (gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice),
         default=None,
@@ -367,7 +292,7 @@ def _larger(
             continue
         size, reason = verdict.gpu.total_bytes, f"in case {placement.choice} is too small"
         option = site.option[verdict.name]
-        estimate = estimate_on(verdict.name, sized.estimate, gpus, experience)
+        estimate = estimate_on(verdict.name, sized.estimate, gpus, premises.experience)
         predicted = None if estimate is None else prediction.of(estimate, gpus[verdict.name])
         with suppress(UsageError):
             ready, _ = rewrite(

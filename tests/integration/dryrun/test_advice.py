@@ -11,12 +11,14 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.placement import Placement, Verdict
-from xmem_slurm.sizing.sizing import CHANGES, Advice, Sizing, advised, on_one
+from xmem_slurm.sizing.premises import Premises
+from xmem_slurm.sizing.sizing import CHANGES, Advice, Sizing, advised, size_components
 from xmem_slurm.slurm.submission import Submission
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
 
 GPU = load_catalogue()["a100-sxm4-80gb"].model_copy(update={"total_bytes": 1 << 30})
+ON_ONE = Premises(None, {"small": GPU}, Budget(seconds=100))
 HERE = DryRuns()
 TRAIN = """
 import torch
@@ -63,10 +65,9 @@ def tried(folder: Path, python: Path, script: str) -> tuple[Sizing, dict[str, Ad
         dict(os.environ),
         f"#!/bin/sh\nexec {python} train.py\n".encode(),
     )
-    budget = Budget(seconds=100)
-    sized = dispatch.one(on_one(job, [0], "small", GPU, budget), HERE)[0]
+    sized = dispatch.one(size_components(job, [0], ON_ONE), HERE)[0]
     assert isinstance(sized, Sizing), sized
-    found = dispatch.one(advised(sized, job, 0, budget), HERE).advice
+    found = dispatch.one(advised(sized, job, 0, ON_ONE), HERE).advice
     assert [each.option for each in found] == ["small"] * len(CHANGES)
     return sized, dict(zip(CHANGES, found, strict=True))
 
@@ -106,4 +107,4 @@ def test_what_would_change_nothing_is_not_advised(
 
 def test_where_no_option_is_too_small_nothing_is_run(tmp_path: Path) -> None:
     fits = Sizing(None, Placement([Verdict("small", GPU, True)], "small"), 1.0)  # type: ignore[arg-type] # not looked at
-    assert dispatch.one(advised(fits, Submission(("job.sh",), {}, b""), 0, Budget()), HERE) is fits
+    assert dispatch.one(advised(fits, Submission(("job.sh",), {}, b""), 0, ON_ONE), HERE) is fits

@@ -28,6 +28,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.slurm.submission import Submission
 
 MIB = 1 << 20
@@ -557,7 +558,8 @@ def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
     )
     # of no release that is supported
     gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})
-    (found,) = dispatch.one(sizing.on_one(job, [0], "k40", gpu, BUDGET), DryRuns()).values()
+    on_one = sizing.size_components(job, [0], Premises(None, {"k40": gpu}, BUDGET))
+    (found,) = dispatch.one(on_one, DryRuns()).values()
     assert re.match(
         r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_",
         str(found),

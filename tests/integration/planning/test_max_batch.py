@@ -8,13 +8,12 @@ import pytest
 
 from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.budget import Budget
-from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.max_batch import largest
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
-from xmem_slurm.sizing.sizing import Sizing, on_one
+from xmem_slurm.sizing.premises import Premises
+from xmem_slurm.sizing.sizing import Sizing, size_components
 from xmem_slurm.slurm.submission import Submission
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
@@ -71,15 +70,15 @@ def test_it_fits_as_the_script_would_have_it_and_one_more_does_not(
         (tmp_path / "train.py").write_text(script.replace("{batch}", str(batch)))
         return submission(tmp_path, f"{warm_python} train.py {arguments.format(batch=batch)}")
 
-    order = DryRunOrder.of(from_submission(written(32)), GPU, Budget(seconds=100))
+    premises = Premises(None, {"small": GPU}, Budget(seconds=100))
     lever = BatchLever.parse(vary) if vary else BatchLever()
-    (found,) = dispatch.one(largest(order, lever, 0, {"small": GPU}), DryRuns())
+    (found,) = dispatch.one(
+        largest(premises.order(written(32)), lever, 0, premises.gpus), DryRuns()
+    )
     assert found.estimate is not None
     assert found.over is not None
     for batch, estimate in ((found.batch, found.estimate), (found.batch + 1, found.over)):
-        sized = dispatch.one(
-            on_one(written(batch), [0], "small", GPU, Budget(seconds=100)), DryRuns()
-        )[0]
+        sized = dispatch.one(size_components(written(batch), [0], premises), DryRuns())[0]
         assert isinstance(sized, Sizing)
         assert sized.estimate.required_bytes == estimate.required_bytes
         assert sized.estimate.fits(GPU) == (batch == found.batch)

@@ -10,6 +10,8 @@ from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, Cluster, own_cache
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import Planned, PlanWanted
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission.answer import Wishes
+from xmem_slurm.submission.premises import premises_of
 
 pytestmark = pytest.mark.torch
 
@@ -48,9 +50,8 @@ def planned(script: Path, **wanted: object) -> Planned:
     job = Submission(
         (f"--chdir={script.parent}", str(script)), dict(os.environ), script.read_bytes()
     )
-    return on_site.plan(
-        job, PlanWanted(site=str(EXAMPLE_SITE), vary="batch_size=--batch", **wanted), print, print
-    )  # type: ignore[arg-type]
+    premises = premises_of(job, Wishes(site=str(EXAMPLE_SITE), whole=True), None, print)
+    return on_site.plan(job, PlanWanted(vary="batch_size=--batch", **wanted), premises, print)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("without_sandbox")

@@ -14,7 +14,6 @@ from xmem_slurm import __version__
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import main
 from xmem_slurm.estimating import by_dry_run
-from xmem_slurm.estimating.asked import Wanted
 from xmem_slurm.outcomes import learned
 
 
@@ -145,5 +144,5 @@ def test_of_no_jobs_nothing_is_learned_and_no_file_written(
 
 def test_a_gpu_can_be_named_as_the_site_names_it(command: Command) -> None:
     del command
-    assert list(by_dry_run._gpus(Wanted(gpu="a100_80"), None)) == ["a100-sxm4-80gb"]
-    assert list(by_dry_run._gpus(Wanted(gpu="l40s"), None)) == ["l40s"]
+    assert list(by_dry_run._named("a100_80")) == ["a100-sxm4-80gb"]
+    assert list(by_dry_run._named("l40s")) == ["l40s"]

@@ -11,10 +11,11 @@ import pytest
 
 from tests.unit.sizing.test_sizing import GPT2, GPUS, SITE
 from xmem_slurm.decision import Decision, Kind, Retry
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.outcomes.prediction import Prediction, parse
 from xmem_slurm.sizing.estimate import estimate
-from xmem_slurm.sizing.margins import NO_EXPERIENCE
 from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.services import service
 from xmem_slurm.slurm.submission import Submission
@@ -139,7 +140,7 @@ def sized_on(name: str) -> Sizing:
 def test_a_retry_has_the_prediction_for_its_own_gpu_or_none() -> None:
     """A dry run on an A100 of 40 GB speaks for one of 80 GB, not for other compute capabilities."""
     sized = sized_on("a100_40")
-    retries = by_sizing._larger(WRITTEN, SITE, GPUS, sized, 5, experience=NO_EXPERIENCE)
+    retries = by_sizing._larger(WRITTEN, Premises(SITE, GPUS, Budget()), sized, 5)
     of_gpu = {each.ready.request.components[0].gpu_types[0]: each.prediction for each in retries}
     assert of_gpu.keys() == {"a100_80", "h200"}
     assert of_gpu["a100_80"] is not None

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import resources
-from xmem_slurm.errors import SiteError
+from xmem_slurm.errors import SilentPlace, SiteError
 from xmem_slurm.site import loading, places
+from xmem_slurm.state import silent
 
 EXAMPLE = (resources.tree("site-config") / "example.toml").read_text(encoding="utf-8")
 
@@ -189,3 +190,16 @@ def test_the_named_file_wins_then_the_variable(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match=r"nowhere\.toml: cannot be read"):
         loading.load_site(tmp_path / "nowhere.toml")
+
+
+def test_templates_that_do_not_answer_are_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looked whether there is such a folder would hang."""
+    file, hung = tmp_path / "site.toml", tmp_path / "hung"
+    file.write_text(f'templates = "hung"\n{EXAMPLE}')
+    monkeypatch.setattr(
+        silent, "mount_on_the_way", lambda places: hung if hung in list(places) else None
+    )
+    with pytest.raises(SilentPlace, match="hung does not answer"):
+        loading.load_site(file)

@@ -24,6 +24,7 @@ from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.demand import demand_of
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Verdict
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.slurm.submission import Submission
 
 HERE = DryRunRules()
@@ -59,7 +60,7 @@ class DryRuns:
 
 def size(monkeypatch: pytest.MonkeyPatch, dry_runs: DryRuns, budget: float = 60) -> sizing.Sizing:
     monkeypatch.setattr(runner, "run", dry_runs)
-    return dispatch.one(sizing.size(JOB, SITE, GPUS, Budget(seconds=budget)), HERE)
+    return dispatch.one(sizing.size(JOB, Premises(SITE, GPUS, Budget(seconds=budget))), HERE)
 
 
 def described(*names: str) -> list[str]:
@@ -89,7 +90,9 @@ def test_a_job_that_asks_for_no_gpu_is_sized_where_that_is_asked_for(
     """`xmem-slurm estimate train.py`, at a site."""
     monkeypatch.setattr(runner, "run", DryRuns(GPT2))
     job = Submission(("--wrap", "python train.py"), {}, None)
-    (found,) = dispatch.one(sizing.size_components(job, [0], SITE, GPUS, Budget()), HERE).values()
+    (found,) = dispatch.one(
+        sizing.size_components(job, [0], Premises(SITE, GPUS, Budget())), HERE
+    ).values()
     assert isinstance(found, sizing.Sizing)
     assert found.placement.choice == "l4"
     assert (found.script, found.component) == ("", None)
@@ -104,7 +107,9 @@ def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch
 
     def choices(*asked: str) -> list[str | None]:
         job = Submission((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
-        sized = dispatch.one(sizing.size_components(job, [0, 1], SITE, GPUS, Budget()), HERE)
+        sized = dispatch.one(
+            sizing.size_components(job, [0, 1], Premises(SITE, GPUS, Budget())), HERE
+        )
         return [each.placement.choice for each in sized.values() if isinstance(each, sizing.Sizing)]
 
     assert choices("--gres=gpu:2", "--gres=gpu:2") == ["a100_80", "h200"]
@@ -164,7 +169,7 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
 
     monkeypatch.setattr(runner, "run", run)
     job = Submission((f"--gres=gpu:{asked}:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = dispatch.one(sizing.size(job, OLD, gpus, Budget()), HERE)
+    sized = dispatch.one(sizing.size(job, Premises(OLD, gpus, Budget())), HERE)
     assert sized.placement.choice == "l4"
     told = "the job's torch has no kernels for v100 (compute capability 7.0): it has sm_75, "
     assert sized.without_kernels.startswith(told) == (asked == "v100")
@@ -178,7 +183,7 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
     only = OLD.model_copy(update={"nodes": OLD.nodes[-1:]})
     asked_for.clear()
     with pytest.raises(NoEstimate, match="no kernels for v100"):
-        dispatch.one(sizing.size(job, only, gpus, Budget()), HERE)
+        dispatch.one(sizing.size(job, Premises(only, gpus, Budget())), HERE)
     assert len(asked_for) == 1
 
 
@@ -253,7 +258,7 @@ def test_a_run_on_a_gpu_that_is_too_small_need_not_go_on(
     dry_runs = DryRuns(LARGE)
     monkeypatch.setattr(runner, "run", dry_runs)
     job = Submission(asked, {}, b"#!/bin/sh\n")
-    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
+    sized = dispatch.one(sizing.size(job, Premises(SITE, GPUS, Budget())), HERE)
     assert (sized.placement.choice, dry_runs.most) == ("a100_80", most)
 
 
@@ -280,7 +285,7 @@ def test_a_run_that_was_cut_rules_out_only_what_is_too_small_whatever_follows(
         return DryRunResult([cut, failed] if on_l4 else [whole])
 
     monkeypatch.setattr(runner, "run", run)
-    sized = dispatch.one(sizing.size(JOB, SITE, GPUS, Budget()), HERE)
+    sized = dispatch.one(sizing.size(JOB, Premises(SITE, GPUS, Budget())), HERE)
     assert sized.placement.choice == "a100_40"
     assert not sized.estimate.fits(GPUS["l4"])
     with_its_margin = estimate([cut], "l4", GPUS["l4"])
@@ -301,7 +306,7 @@ def test_where_larger_gpus_were_not_tried_none_is_said_to_be_the_largest(
 ) -> None:
     monkeypatch.setattr(runner, "run", DryRuns(LARGE, seconds=40))
     job = Submission(("--gres=gpu:l4:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
+    sized = dispatch.one(sizing.size(job, Premises(SITE, GPUS, Budget(seconds=60))), HERE)
     assert sized.placement.choice is None
     assert terminal.too_small(sized) == (
         "no GPU that was tried is large enough; no time was left to try a100_80, h200 "
@@ -338,7 +343,7 @@ def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(
 ) -> None:
     job = Submission(("-c24", "--mem=200G", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
     monkeypatch.setattr(runner, "run", DryRuns(GPT2))
-    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
+    sized = dispatch.one(sizing.size(job, Premises(SITE, GPUS, Budget())), HERE)
     assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
 
 
@@ -373,7 +378,7 @@ def sized_array(
     job = Submission(
         (f"--array={array}", f"--gres={gres}", "job.sh"), environ, b"#!/bin/sh\n" + script
     )
-    return dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
+    return dispatch.one(sizing.size(job, Premises(SITE, GPUS, Budget(seconds=60))), HERE)
 
 
 BY_NUMBER = b"python train.py --size $SLURM_ARRAY_TASK_ID\n"
@@ -448,7 +453,7 @@ def test_a_task_between_that_fails_is_said_and_loses_no_estimate(
 
     monkeypatch.setattr(runner, "run", run)
     job = Submission(("--array=0-2", "--gres=gpu:l4:1", "job.sh"), {}, b"#!/bin/sh\n" + BY_NUMBER)
-    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
+    sized = dispatch.one(sizing.size(job, Premises(SITE, GPUS, Budget(seconds=60))), HERE)
     assert "task 1: no such file" in sized.estimate.reasons[0]
 
 
@@ -469,7 +474,7 @@ def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(
         return DryRunResult(traces)
 
     monkeypatch.setattr(runner, "run", run)
-    found = dispatch.one(sizing.size_components(HET, [0, 2], SITE, GPUS, Budget()), HERE)
+    found = dispatch.one(sizing.size_components(HET, [0, 2], Premises(SITE, GPUS, Budget())), HERE)
     sized = {index: each for index, each in found.items() if isinstance(each, sizing.Sizing)}
     assert {index: each.placement.choice for index, each in sized.items()} == {
         0: "a100_80",
@@ -497,7 +502,9 @@ def test_a_component_that_fails_or_is_not_seen_says_so_and_leaves_the_other(
         monkeypatch.setattr(
             runner, "run", lambda *words, it=results, asked=dry_runs: (asked(*words), it)[1]
         )
-        found = dispatch.one(sizing.size_components(HET, [0, 2], SITE, GPUS, Budget()), HERE)
+        found = dispatch.one(
+            sizing.size_components(HET, [0, 2], Premises(SITE, GPUS, Budget())), HERE
+        )
         assert isinstance(found[0], sizing.Sizing)
         assert why in str(found[2])
         assert dry_runs.asked == described("l4") if not others else described("l4", "a100_80")
@@ -514,7 +521,7 @@ def test_no_component_of_several_is_given_a_share(monkeypatch: pytest.MonkeyPatc
     for argv in (("--gres=gpu:1",), ("--gres=gpu:1", ":", "-n1")):
         job = Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n")
         (found,) = dispatch.one(
-            sizing.size_components(job, [0], site, gpus, Budget()), HERE
+            sizing.size_components(job, [0], Premises(site, gpus, Budget())), HERE
         ).values()
         assert isinstance(found, sizing.Sizing)
         choices.append(site.option[found.placement.choice or ""].share is not None)

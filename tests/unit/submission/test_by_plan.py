@@ -47,6 +47,14 @@ def having_read(estimate: Estimate | None, path: Path) -> Estimate | None:
     )
 
 
+def whole(plan: Planned, path: Path) -> Planned:
+    """Return a plan whose dry runs read this file, and came to their ends."""
+    rows = [replace(row, estimate=having_read(row.estimate, path)) for row in plan.plan.rows]
+    trace = replace(plan.plan.base.trace, files=[evidence.as_it_is(path)])
+    base = replace(plan.plan.base, trace=trace)
+    return replace(plan, plan=replace(plan.plan, rows=rows, base=base))
+
+
 def test_the_best_way_is_submitted_and_what_it_changes_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -71,14 +79,10 @@ def test_where_no_way_fits_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_plan_is_made_once_until_what_its_dry_runs_read_changes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plan, data, asked = found(3000), tmp_path / "data", []
+    data, asked = tmp_path / "data", []
     data.write_text("1")
-    rows = [replace(row, estimate=having_read(row.estimate, data)) for row in plan.plan.rows]
-    base = replace(
-        plan.plan.base, trace=replace(plan.plan.base.trace, files=[evidence.as_it_is(data)])
-    )
-    whole = replace(plan, plan=replace(plan.plan, rows=rows, base=base))
-    monkeypatch.setattr(on_site, "plan", lambda *_: asked.append("") or whole)
+    plan = whole(found(3000), data)
+    monkeypatch.setattr(on_site, "plan", lambda *_: asked.append("") or plan)
     first, second = (answer(JOB, WISHES, print) for _ in range(2))
     assert second.known_since is not None
     assert (second.ready, second.brief) == (first.ready, first.brief)
@@ -116,17 +120,14 @@ def test_the_words_of_the_site_and_of_the_user_hold(
     tmp_path: Path,
 ) -> None:
     site = site_with(policy, tmp_path / "site.toml")
-    plan, wanted = found(3000), []
-    monkeypatch.setattr(on_site, "plan", lambda _job, want, *_: wanted.append(want) or plan)
+    plan, calls = found(3000), []
+    monkeypatch.setattr(on_site, "plan", lambda *call: calls.append(call) or plan)
     script = f"#!/bin/bash\n#SBATCH --gres=gpu:h200:2\n{words}{SCRIPT.partition(chr(10))[2]}"
     job = JOB.but(script=script.encode(), environ={"XMEM_SITE": site})
     decision = answer(job, WISHES._replace(budget=90, margin=10, policy="memory", **wishes), print)
-    assert (wanted[0].on, wanted[0].seconds, wanted[0].margin, wanted[0].policy) == (
-        on,
-        90,
-        10,
-        "memory",
-    )
+    (_, wanted, premises, _), *_ = calls
+    assert (wanted.on, wanted.seconds) == (on, 90)
+    assert (premises.site.policy.spare, premises.site.policy.order) == (0.1, "memory")
     assert decision.kind is kind
     assert (decision.ready == job) == (kind is Kind.ADVISED)
 
@@ -135,15 +136,15 @@ def test_what_is_asked_of_a_dry_run_is_asked_of_those_of_a_plan(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """And what a plan does not do is said."""
-    plan, wanted = found(3000), []
-    monkeypatch.setattr(on_site, "plan", lambda _job, want, *_: wanted.append(want) or plan)
+    plan, calls = found(3000), []
+    monkeypatch.setattr(on_site, "plan", lambda *call: calls.append(call) or plan)
     job = JOB.but(environ={"XMEM_SITE": site_with("", tmp_path / "site.toml")})
     asked = Asked(engine="profile", ranks="last", array_tasks="3", fresh=True)
     wishes = WISHES._replace(
         engine="profile", ranks="last", array_tasks="3", fresh=True, html="report.html"
     )
     decision = answer(job, wishes, print)
-    assert wanted[0].run_options == asked
+    assert calls[0][2].run_options == asked
     assert "no report is drawn of a plan" in decision.brief
 
 

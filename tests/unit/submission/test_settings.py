@@ -13,17 +13,15 @@ from tests.conftest import EXAMPLE_SITE
 from tests.unit.cli import test_first_hour
 from xmem_slurm.cli.xsbatch import parse
 from xmem_slurm.dryrun import dispatch
-from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
-from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.outcomes import learned
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import PlanWanted
 from xmem_slurm.site.loading import load_site
-from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
@@ -117,10 +115,10 @@ def test_estimate_has_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = list[PlanWanted]()
+    found = list[tuple[PlanWanted, Premises]]()
 
-    def plan(_job: Submission, wanted: PlanWanted, *_: object) -> None:
-        found.append(wanted)
+    def plan(_job: Submission, wanted: PlanWanted, premises: Premises, *_: object) -> None:
+        found.append((wanted, premises))
         raise NoEstimate("that is enough")
 
     monkeypatch.setattr(on_site, "plan", plan)
@@ -128,32 +126,16 @@ def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XMEM_MARGIN", "20")
     for options in ((), ("--margin", "5", "--budget", "60", "--on", "l4"), ("--budget", "7200")):
         command("plan", "--site", str(EXAMPLE_SITE), *options, "job.sh")
-    wanted = [(each.margin, each.seconds, list(each.on)) for each in found]
-    assert wanted == [(20, 180, ["h200"]), (5, 60, ["l4"]), (20, 7200, ["h200"])]
+    asked = [(each.site.policy.spare, plan.seconds, [*plan.on]) for plan, each in found]
+    assert asked == [(0.2, 180, ["h200"]), (0.05, 60, ["l4"]), (0.2, 7200, ["h200"])]
 
 
 def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was learned from earlier jobs counts there, too."""
-    found = list[tuple[float, str, float, object, Experience]]()
+    found = list[Premises]()
 
-    def size(
-        _job: Submission,
-        *,
-        site: Site,
-        gpus: object,
-        budget: Budget,
-        run_options: Asked,
-        experience: Experience,
-    ) -> Orders[Sizing]:
-        found.append(
-            (
-                site.policy.spare,
-                site.policy.order,
-                budget.seconds,
-                run_options.engine,
-                experience,
-            )
-        )
+    def size(_job: Submission, premises: Premises) -> Orders[Sizing]:
+        found.append(premises)
         raise NoEstimate("that is enough")
         yield
 
@@ -165,7 +147,11 @@ def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say_in_file("budget = 30\npolicy = 'memory'\n")
     monkeypatch.setattr(dispatch, "together", lambda runs, _: [next(each) for each in runs])
     command("generate", "--site", str(EXAMPLE_SITE), "--", "true")
-    assert found == [(0.2, "memory", 30, "profile", Experience((learned_margin,)))]
+    (premises,) = found
+    policy = premises.site.policy
+    assert (policy.spare, policy.order, premises.budget.seconds) == (0.2, "memory", 30)
+    assert premises.run_options.engine == "profile"
+    assert premises.experience == Experience((learned_margin,))
 
 
 def held(folder: Path, *options: str) -> tuple[str, str]:
