@@ -154,14 +154,13 @@ def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunRe
     """
     kept_results = [None if order.fresh else kept_runs.look_up(order) for order in orders]
     wanted = [order for order, kept in zip(orders, kept_results, strict=True) if kept is None]
-    new_results = iter(_run_on_nodes(wanted, where))
-    results: list[DryRunResult | SlurmError] = []
-    for order, kept in zip(orders, kept_results, strict=True):
-        result = kept or next(new_results)
-        if kept is None and isinstance(result, DryRunResult):
-            kept_runs.keep(order, result)
-        results.append(result)
-    return results
+    named = [kept_runs.named_by(order.job) for order in wanted]
+    new_results = _run_on_nodes(wanted, where)
+    for order, result, read in zip(wanted, new_results, named, strict=True):
+        if isinstance(result, DryRunResult):
+            kept_runs.keep(order, result, read)
+    rest = iter(new_results)
+    return [next(rest) if kept is None else kept for kept in kept_results]
 
 
 def _run_on_nodes(

@@ -77,8 +77,9 @@ def made_or_kept(make: Make) -> Make:
         kept = None if order.fresh else look_up(order)
         if kept is not None:
             return kept
+        named = named_by(order.job)
         result = make(order)
-        keep(order, result)
+        keep(order, result, named)
         return result
 
     return give
@@ -114,10 +115,12 @@ def _memories(budget: Budget) -> Sequence[int]:
     return [*dict.fromkeys((own, own * parts, own // parts))]
 
 
-def keep(order: DryRunOrder, result: DryRunResult) -> None:
-    """Keep what a dry run found, if it would find the same again: see Note [What is kept]."""
+def keep(order: DryRunOrder, result: DryRunResult, named: Sequence[Evidence] | None) -> None:
+    """Keep what a dry run found, if it would find the same again: see Note [What is kept].
+
+    `named` is of before it was made (`named_by`): what was edited meanwhile is not what it read.
+    """
     files = _files(order, result)
-    named = named_by(order.job) if files is not None else None
     rests_on = (
         evidence.lasting([*named, *files]) if files is not None and named is not None else None
     )

@@ -27,12 +27,15 @@ Change = Callable[[DryRunOrder], DryRunOrder]
 class Runner:
     """Stands for what makes dry runs: it counts them, and finds what it is told to."""
 
-    def __init__(self, result: DryRunResult) -> None:
-        self.result, self.count = result, 0
+    def __init__(
+        self, result: DryRunResult, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        self.result, self.meanwhile, self.count = result, meanwhile, 0
         self.give = kept_runs.made_or_kept(self._make)
 
     def _make(self, _order: DryRunOrder) -> DryRunResult:
         self.count += 1
+        self.meanwhile()
         return self.result
 
 
@@ -74,6 +77,21 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
     assert (again.stopped, again.made_in_seconds) == ("memory", 20.0)
     assert result_to_json(again) == result_to_json(first)
     assert again.spent.seconds == 10.0, "what it took then: what follows from that is the same"
+
+
+def test_what_the_script_sources_and_somebody_edits_while_it_runs_is_read_anew(
+    order: DryRunOrder, model: Path
+) -> None:
+    set_up = model.with_name("setup.sh")
+    set_up.write_text("export LAYERS=1\n")
+    script = b"#!/bin/sh\n. ./setup.sh\npython3 train.py\n"
+    sourcing = replace(order, job=replace(order.job, script=script, material=None))
+    runner = Runner(
+        DryRunResult([trace_of(model)]), lambda: set_up.write_text("export LAYERS=12\n")
+    )
+    for _ in range(2):
+        runner.give(sourcing)
+    assert runner.count == 2
 
 
 @pytest.mark.parametrize(
