@@ -241,8 +241,10 @@ def estimate(
     site: str | Path | None = None,
     budget: float | None = None,
     margin: float | None = None,
+    policy: str | None = None,
     engine: str | None = None,
     ranks: str | None = None,
+    array_tasks: str | None = None,
     fresh: bool = False,
     folder: str | Path = ".",
 ) -> Estimate:
@@ -251,7 +253,7 @@ def estimate(
 
     A string is split as a shell does. The keywords are the options of `xmem-slurm estimate`: `gpu`
     names one of the catalogue in place of a site's, `budget` is in CPU seconds, `margin` in percent
-    of each GPU.
+    of each GPU; `ranks` and `array_tasks` are lists as typed there ("0,3").
 
     Raises:
         NoEstimate: the dry run gave nothing to estimate from; the message says why.
@@ -264,8 +266,10 @@ def estimate(
         "site": place,
         "budget": budget,
         "margin": margin,
+        "policy": policy,
         "engine": engine,
         "ranks": ranks,
+        "array-tasks": array_tasks,
     }
     options = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     options += ["--fresh"] if fresh else []
@@ -319,6 +323,7 @@ def plan(
     vary: str | None = None,
     site: str | Path | None = None,
     budget: float | None = None,
+    margin: float | None = None,
     fresh: bool = False,
     write: str | Path | None = None,
     folder: str | Path = ".",
@@ -342,6 +347,7 @@ def plan(
         "vary": vary,
         "site": place,
         "budget": budget,
+        "margin": margin,
     }
     wanted |= {
         name: _list(value) for name, value in (("on", on), ("allow", allow), ("forbid", forbid))

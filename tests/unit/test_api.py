@@ -74,6 +74,12 @@ def test_an_estimate_is_a_value_in_bytes(commands: Commands) -> None:
         found.required_bytes = 0  # type: ignore[misc]
 
 
+def test_each_keyword_is_an_option_of_the_command(commands: Commands) -> None:
+    xmem_slurm.estimate("job.sh", margin=5, policy="memory", ranks="last", array_tasks="0,7")
+    options = ["--margin=5", "--policy=memory", "--ranks=last", "--array-tasks=0,7"]
+    assert commands.argv == ["main", "estimate", "--json", *options, "--", "job.sh"]
+
+
 def test_sizes_are_there_in_gib_and_categories_by_their_names_in_full(commands: Commands) -> None:
     found = xmem_slurm.estimate("train.py", gpu="l4")
     assert commands.argv
@@ -234,10 +240,16 @@ def test_a_plan_has_the_ways_that_fit(commands: Commands, tmp_path: Path) -> Non
     }
     commands.answer = (0, json.dumps({"candidates": [{**fits, "status": "ruled-out"}, fits]}), "")
     found = xmem_slurm.plan(
-        "job.sh 1", gpus="1-8", on=["l4"], keep_global_batch=False, write=tmp_path / "plan.sh"
+        "job.sh 1",
+        gpus="1-8",
+        on=["l4"],
+        margin=5,
+        keep_global_batch=False,
+        write=tmp_path / "plan.sh",
     )
-    options = ["--gpus=1-8", "--on=l4", f"--write={tmp_path / 'plan.sh'}", "--any-global-batch"]
-    assert commands.argv == ["main", "plan", "--json", *options, "--", "job.sh", "1"]
+    options = ["--gpus=1-8", "--margin=5", "--on=l4", f"--write={tmp_path / 'plan.sh'}"]
+    words = [*options, "--any-global-batch", "--", "job.sh", "1"]
+    assert commands.argv == ["main", "plan", "--json", *words]
     assert [(way.method, way.gpus, way.changes) for way in found.ways] == [
         ("fsdp2", 4, ("the format",))
     ]
