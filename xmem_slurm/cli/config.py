@@ -12,8 +12,8 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
-_UNSET = {"engine": "auto", "ranks": "automatic", "array-tasks": "automatic"}
-"""What these are where they are not set."""
+_UNSET = {"budget": "60", "engine": "auto", "ranks": "automatic", "array-tasks": "automatic"}
+"""What these are where they are not set; the budget is that of a sizing (`dryrun.budget`)."""
 _BY_THE_SITE = ("policy", "record", "raise-mem")
 """What the site file says of where they are not set."""
 

@@ -56,8 +56,8 @@ class Wishes(NamedTuple):
     plan: bool = False
     """Whether it may be trained another way, the best that fits (`by_plan`)."""
     advise: bool = False
-    budget: float = 60.0
-    """CPU seconds that the dry runs may take."""
+    budget: float | None = None
+    """CPU seconds that the dry runs may take; None as many as a sizing has, or a plan."""
     wait_seconds: float | None = None
     """How long the dry runs may take on the wall; None as long as their budget has it."""
     queue_seconds: float | None = None

@@ -103,10 +103,7 @@ def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWa
         UsageError: the type is to be kept, and the site has no option of it.
     """
     wanted = on_site.PlanWanted(on=_pinned(job, wishes, site))
-    # of many dry runs more is the default than of one
-    if wishes.budget != wishes._field_defaults["budget"]:
-        wanted = wanted._replace(seconds=wishes.budget)
-    return wanted
+    return wanted if wishes.budget is None else wanted._replace(seconds=wishes.budget)
 
 
 def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:

@@ -59,7 +59,8 @@ def premises_of(
         site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
         site = site.without_shares() if wishes.whole else site
         gpus = loading.option_gpus(site, loading.load_catalogue())
-    budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
+    seconds = Budget().seconds if wishes.budget is None else wishes.budget
+    budget = Budget(seconds=seconds, wall_seconds=wishes.wait_seconds)
     how = wishes.engine, wishes.ranks, wishes.array_tasks
     return Premises(
         site,

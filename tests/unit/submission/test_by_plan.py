@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import EXAMPLE_SITE
 from tests.unit.planning.test_plan import SCRIPT, gpu, planned, site_of
 from xmem_slurm.cli import plan as cli
+from xmem_slurm.cli.xsbatch import parse
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.dryrun import evidence
 from xmem_slurm.dryrun.order import Asked
@@ -130,6 +131,17 @@ def test_the_words_of_the_site_and_of_the_user_hold(
     assert (premises.site.policy.spare, premises.site.policy.order) == (0.1, "memory")
     assert decision.kind is kind
     assert (decision.ready == job) == (kind is Kind.ADVISED)
+
+
+@pytest.mark.parametrize(("said", "seconds"), [((), 180), (("--xmem-budget=60",), 60)])
+def test_a_budget_that_is_said_is_that_of_the_plan_also_where_it_is_the_default_of_a_sizing(
+    said: tuple[str, ...], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, calls = found(3000), []
+    monkeypatch.setattr(on_site, "plan", lambda *call: calls.append(call) or plan)
+    _, wishes, _ = parse(["--xmem-plan", "--xmem-dry-run", *said, "job.sh"], {})
+    answer(JOB, wishes, print)
+    assert [wanted.seconds for _, wanted, *_ in calls] == [seconds]
 
 
 def test_what_is_asked_of_a_dry_run_is_asked_of_those_of_a_plan(

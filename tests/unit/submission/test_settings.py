@@ -65,7 +65,7 @@ def test_each_place_goes_before_the_one_before_it() -> None:
 def test_what_makes_no_sense_is_told_and_costs_nothing() -> None:
     say_in_file('budget = "soon"\ncolour = 1\n')
     wishes, complaints = settled(GPU + "#XMEM margin=200\n")
-    assert (wishes.budget, wishes.margin) == (60.0, 0.0)
+    assert (wishes.budget, wishes.margin) == (None, 0.0)
     assert [line.partition(": ")[2] for line in complaints] == [
         f"colour: no such setting; there are {', '.join(settings.ANYWHERE)}",
         "budget=soon: not a number of seconds from 1 to 3600; it is ignored",
