@@ -172,13 +172,23 @@ def changed(files: Sequence[Evidence]) -> Evidence | None:
     return None
 
 
-def mentions(files: Iterable[Noted], word: bytes) -> bool:
-    """Whether one of the small files that are not of a package has this word in it."""
-    return any(
+def mentions(files: Iterable[Noted], word: bytes, script: bytes = b"") -> bool:
+    """Whether one of the small files that are not of a package has this word in it, or a script."""
+    return word in script or any(
         word in (_content(file.path) or b"")
         for file in files
         if file.kind == "R" and not _PACKAGE.search(file.path)
     )
+
+
+def asks_slurm(files: Iterable[Noted], script: bytes, *, asked: bool | None) -> bool:
+    """Whether a job may ask Slurm about itself, so that all counts that Slurm says of it.
+
+    Traces say whether it `asked` scontrol, which many a script names for something else; None where
+    there are none. Of squeue they do not.
+    """
+    words = [b"squeue"] if asked is not None else [b"squeue", b"scontrol"]
+    return bool(asked) or any(mentions(files, word, script) for word in words)
 
 
 def own_paths(files: Iterable[Noted]) -> set[str]:

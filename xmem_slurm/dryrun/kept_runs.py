@@ -161,15 +161,16 @@ def _read_of_slurm(
     """Return what Slurm says of the job and this dry run may have read, in the environment or by
     scontrol or squeue.
     """
-
-    def names(word: str) -> bool:
-        return word.encode() in job.script or evidence.mentions(rests_on, word.encode())
-
+    # A run without an estimate is kept for a week: that an installed package asked is possible.
     asked = isinstance(result.answer, NoEstimate) or any(
         process_trace.has(Doubt.OWN_SCRIPT) for process_trace in result.answer
     )
-    all_count = asked or names("squeue")
-    return {name: job.environ.get(name, "") for name in _SAID_BY_SLURM if all_count or names(name)}
+    all_count = evidence.asks_slurm(rests_on, job.script, asked=asked)
+    return {
+        name: job.environ.get(name, "")
+        for name in _SAID_BY_SLURM
+        if all_count or evidence.mentions(rests_on, name.encode(), job.script)
+    }
 
 
 def _restored(record: StoredRecord, order: DryRunOrder) -> DryRunResult | None:

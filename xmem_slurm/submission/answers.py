@@ -424,18 +424,11 @@ def _reads(
     """Return what the job reads of what else cannot matter: its `name`, or `all` that Slurm says of
     it, where it asks Slurm.
     """
-
-    def names(word: bytes) -> bool:
-        text = job.script or (job.command_line.wrap or "").encode(errors="surrogateescape")
-        return word in text or evidence.mentions(rests_on, word)
-
-    if sized:
-        asks = any(component.estimate.asks_for_script for component in sized.values())
-    else:
-        asks = names(b"scontrol")
-    if asks or names(b"squeue"):
+    script = job.script or (job.command_line.wrap or "").encode(errors="surrogateescape")
+    asked = any(each.estimate.asks_for_script for each in sized.values()) if sized else None
+    if evidence.asks_slurm(rests_on, script, asked=asked):
         return "all"
-    return "name" if names(b"SLURM_JOB_NAME") else None
+    return "name" if evidence.mentions(rests_on, b"SLURM_JOB_NAME", script) else None
 
 
 def _typed(job: Submission, reads: str | None) -> Sequence[str]:
