@@ -1,5 +1,9 @@
-"""What was decided of a job, what is sbatch given for it, and why? Data alone: `report` makes the
-words of it.
+"""What was decided of a job, what is sbatch given for it, and why? Data: `report` makes the words.
+
+Those of sizes are made as they are decided, and are kept with the answer. Made of the sizes anew,
+they would have whoever is told what is known wait for all that sizing and its words import, three
+times as many modules as a known answer does, and for the traces, by which a report says where a job
+would fail. Of a plan and of an earlier job's OOM nothing else is kept.
 
 Read on the way of jobs that must not wait, so it imports little.
 """
