@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 SECONDS = 300
 """Enough for a script's own end; with a budget calls are skipped, without one all are made."""
 HEAD = """
-import dataclasses, gc, json, sys, torch, weakref
+import contextlib, dataclasses, gc, json, sys, torch, weakref
 def net(width=128, deep=4):
     linear = torch.nn.Linear
     layers = [(linear(width, 4 * width), torch.nn.Tanh(), linear(4 * width, width)) for _ in range(deep)]
@@ -532,6 +532,72 @@ SCRIPTS = {
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))
         for i in range(30): step(model(data()).square().mean())
         assert len(seen) == 30, seen
+        """,
+    "attention that tries another kernel first, in two late steps": """
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        layer = torch.nn.TransformerEncoderLayer(128, 2, 128, batch_first=True)
+        model = torch.nn.Sequential(layer, torch.nn.Linear(128, 128)).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        kernels = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        late = kernels[::-1]
+        if "set_priority" not in sdpa_kernel.__wrapped__.__code__.co_varnames:  # before torch 2.6
+            sdpa_kernel = lambda order, set_priority: contextlib.nullcontext()
+        for i in range(40):
+            x = torch.randn(4, 512, 128, device="cuda")
+            with sdpa_kernel(late if i in (37, 38) else kernels, set_priority=True):
+                loss = model(x).square().mean()
+            step(loss)
+        """,
+    "attention that computes in another type, in two late steps": """
+        layer = torch.nn.TransformerEncoderLayer(128, 2, 128, batch_first=True)
+        model = torch.nn.Sequential(layer, torch.nn.Linear(128, 128)).cuda().bfloat16()
+        optimizer = torch.optim.SGD(model.parameters())
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        for i in range(40):
+            torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(i not in (37, 38))
+            step(model(torch.randn(4, 256, 128, device="cuda").bfloat16()).float().square().mean())
+        """,
+    "an evaluation without the fast path of attention, for two late batches": """
+        layer = torch.nn.TransformerEncoderLayer(128, 2, 512, batch_first=True)
+        model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(10): step(model(torch.randn(4, 64, 128, device="cuda")).square().mean())
+        model.eval()
+        with torch.no_grad():
+            for i in range(40):
+                torch.backends.mha.set_fastpath_enabled(i not in (37, 38))
+                model(torch.randn(32, 256, 128, device="cuda"))
+        """,
+    "an attribute of a batch, in two late steps": """
+        class Repeats(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = net()
+            def forward(self, x):
+                return sum(self.net(x) for _ in range(x.times))
+        model = Repeats()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(40):
+            x = data(256)
+            x.times = 4 if i in (37, 38) else 1
+            step(model(x).square().mean())
+        """,
+    "an attribute of a weight, in two late steps": """
+        class Repeats(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net, self.weight = net(), torch.nn.Parameter(torch.ones(128))
+                self.weight.times = 1
+            def forward(self, x):
+                return sum(self.net(x) for _ in range(self.weight.times)) * self.weight
+        model = Repeats().cuda()
+        model.weight.times = 1
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(40):
+            model.weight.times = 4 if i in (37, 38) else 1
+            step(model(data(256)).square().mean())
         """,
 }
 
@@ -1242,7 +1308,7 @@ def enclosed():
         deep = 2
     return lambda of: deep, grow
 
-import contextvars, functools, logging, multiprocessing, os, threading
+import array, contextvars, ctypes, functools, logging, multiprocessing, os, threading, types
 
 class Count(int):
     pass
@@ -1282,7 +1348,7 @@ def counted():
     return counted.deep
 
 counted.deep = 1
-DEPTH.update({"of a " + name: 1 for name in ("helper", "registry", "context", "name")}, **{"of an operator": 1})
+DEPTH.update({"of a " + name: 1 for name in ("helper", "registry", "context", "name")}, **{"of an operator": 1, "of a cached one": 1})
 OPTIONS, EVENT, LOG = {"deep": 1}, threading.Event(), logging.getLogger("deep")
 OTHERS = torch.optim.SGD([torch.nn.Parameter(data(1))], lr=0.1)
 SCHEDULER = torch.optim.lr_scheduler.StepLR(OTHERS, 10)
@@ -1292,6 +1358,17 @@ REGISTRY = {"depth": lambda: DEPTH["of a registry"]}
 SLOTS, HELPER, LOCAL, VARIABLE = Slots(), Helper(), threading.local(), contextvars.ContextVar("deep", default=1)
 BESIDE = torch.nn.Sequential()
 SHARED, WEAK = multiprocessing.Value("i", 1), weakref.ref(HELPER)
+ALL_SHARED, ARRAY, BYTES = multiprocessing.Array("i", [0, 1]), array.array("i", [1]), bytearray([1])
+OF_C = type("OfC", (ctypes.Structure,), {"_fields_": [("deep", ctypes.c_int)]})(1)
+VIEW = types.MappingProxyType(OF_VIEW := {"deep": 1})
+
+@functools.lru_cache
+def cached():
+    return DEPTH["of a cached one"]
+
+def change_of_cached():
+    DEPTH["of a cached one"] = 2
+    cached.cache_clear()
 LOCAL.deep = HELPER.deep = BESIDE.deep = 1
 sys.modules["settings"] = settings = type(sys)("settings")
 settings.deep = settings.deeper = 1
@@ -1355,6 +1432,15 @@ ways = {
     "what a thread has": (lambda of: LOCAL.deep, lambda of: setattr(LOCAL, "deep", 2)),
     "a context variable": (lambda of: VARIABLE.get(), lambda of: VARIABLE.set(2)),
     "a number that processes share": (lambda of: SHARED.value, lambda of: setattr(SHARED, "value", 2)),
+    "numbers that processes share": (
+        lambda of: ALL_SHARED[1],
+        lambda of: ALL_SHARED.__setitem__(1, 2),
+    ),
+    "an array": (lambda of: ARRAY[0], lambda of: ARRAY.__setitem__(0, 2)),
+    "bytes that change": (lambda of: BYTES[0], lambda of: BYTES.__setitem__(0, 2)),
+    "a structure of C": (lambda of: OF_C.deep, lambda of: setattr(OF_C, "deep", 2)),
+    "a view of a dictionary": (lambda of: VIEW["deep"], lambda of: OF_VIEW.update(deep=2)),
+    "a function that remembers": (lambda of: cached(), lambda of: change_of_cached()),
     "a weak reference": (lambda of: WEAK().deep, lambda of: setattr(HELPER, "deep", 2)),
     "an attribute of a module of torch's": (
         lambda of: BESIDE.deep,
@@ -1405,7 +1491,7 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 36
+    assert len(whole.out) == 42
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 

@@ -49,9 +49,11 @@ _SWITCHES = (
     "_get_flash_sdp_enabled",
     "_get_mem_efficient_sdp_enabled",
     "_get_math_sdp_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
     "_get_cudnn_sdp_enabled",
     "_get_deterministic_algorithms",
     "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
     "_get_cudnn_enabled",
     "_is_flatten_enabled",
 )
@@ -72,6 +74,8 @@ class Kinds:
             torch.Size,
         )
         self._switches = [getattr(torch._C, name) for name in _SWITCHES if hasattr(torch._C, name)]
+        # in which order kernels of attention are tried, since torch 2.6
+        self._sdp_order = getattr(torch._C, "_get_sdp_priority_order", tuple)
         cached = torch.is_autocast_cache_enabled
         # torch's own: see Note [Inference mode]
         self._cached = getattr(cached, "__wrapped__", cached)
@@ -95,6 +99,7 @@ class Kinds:
             if (
                 type(leaf) not in (torch.Tensor, torch.nn.Parameter)
                 or leaf.layout is not torch.strided
+                or vars(leaf)
             ):
                 return None
             values = None
@@ -146,6 +151,8 @@ class Kinds:
             torch.is_autocast_enabled("cuda")
             and (torch.get_autocast_dtype("cuda"), self._cached()),
             *[ask() for ask in self._switches],
+            tuple(self._sdp_order()),
+            torch.backends.mha.get_fastpath_enabled(),
         )
 
     def keeps_casts(self) -> bool:

@@ -19,6 +19,7 @@ and no call of that module is skipped any more.
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
 import ctypes
@@ -101,9 +102,13 @@ _HOLDERS: dict[Any, Callable[[Any], Any]] = {
 _SIMPLE = frozenset((bool, int, float, str, bytes, type(None)))
 _WHOLE = frozenset((list, tuple, dict, set))
 _SEQUENCES = (list, tuple, collections.deque)
+_BUFFERS = (array.array, bytearray, ctypes.Array, ctypes.Structure)
+"""Have bytes and nothing else; multiprocessing.Array has one."""
 _OTHER = object()
 """Stands among plain values where there is another one."""
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_AROUND = (functools.partial, functools._lru_cache_wrapper)
+"""What is in C around a function, and other data beside."""
 _CODE = (*_FUNCTIONS, type, property, staticmethod, classmethod)
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
@@ -161,7 +166,7 @@ class CallSurroundings:
         # kinds have its numbers
         self._plain_values = PlainValues() if before is None else before._plain_values
         names, look = self._reached.names, Look(torch, self._within, OF_A_CALL)
-        self._of_modules: list[tuple[weakref.ref[Any], str]] = [
+        self._attributes: list[tuple[weakref.ref[Any], str]] = [
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
@@ -171,6 +176,13 @@ class CallSurroundings:
                 or _moves(type(value))
                 or isinstance(value, (torch.Tensor, *self._of_torch))
             )
+        ]
+        self._attributes += [
+            (weakref.ref(tensor), name)
+            for module in modules
+            for tensor in (*module._parameters.values(), *module._buffers.values())
+            if tensor is not None
+            for name in sorted(vars(tensor).keys() & names)  # what the script gave a weight
         ]
         # the number of all of it, where a call does not look at all, of so many values...
         self._all: int | None = None
@@ -243,9 +255,7 @@ class CallSurroundings:
             self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None
         )
         values = [of.get(name) for of, name in self._reached.data]
-        values += [
-            vars(module()).get(name) for module, name in self._of_modules if module() is not None
-        ]
+        values += [vars(of()).get(name) for of, name in self._attributes if of() is not None]
         values = [
             self._read_of(value) if isinstance(value, self._of_torch) else value for value in values
         ]
@@ -385,10 +395,12 @@ class Look:
         if sort == "tensor":
             return id(value), None if value.is_inference() else value._version
         if sort == "array":
-            is_large = value.nbytes > self._limits.array_bytes
-            self.values_left -= 0 if is_large else value.size // A_PLAIN_ONE
+            buffer = memoryview(value) if isinstance(value, _BUFFERS) else value
+            is_large = buffer.nbytes > self._limits.array_bytes
+            elements = buffer.nbytes // max(1, buffer.itemsize)
+            self.values_left -= 0 if is_large else elements // A_PLAIN_ONE
             self.is_cut = self.is_cut or is_large
-            return None if is_large else value.tobytes()
+            return None if is_large else buffer.tobytes()
         if sort == "set":
             return len(value), frozenset(map(_of_key, self._some(value, value)))
         if sort == "sequence":
@@ -441,10 +453,10 @@ def _sort(kind: type, tensor: type) -> Any:
         sort = "dict" if issubclass(kind, dict) else "set"
     elif issubclass(kind, _SEQUENCES):
         sort = "sequence"
-    elif kind.__module__ == "numpy" and hasattr(kind, "tobytes"):
+    elif issubclass(kind, _BUFFERS) or (kind.__module__ == "numpy" and hasattr(kind, "tobytes")):
         sort = "array"
-    elif issubclass(kind, functools.partial):
-        sort = "partial"
+    elif issubclass(kind, (functools.partial, types.MappingProxyType)):
+        sort = "partial" if issubclass(kind, functools.partial) else "proxy"
     elif issubclass(kind, tuple(_HOLDERS)):
         sort = next(holder for holder in _HOLDERS if issubclass(kind, holder))
     elif not kind.__dictoffset__ and _slots(kind) and own_code.is_followed(kind.__module__):
@@ -492,6 +504,7 @@ def _of_partial(value: Any) -> dict[str, Any]:
 _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "slots": _in_slots,
     "partial": _of_partial,
+    "proxy": dict,
     "object": _attributes,
     "dict": lambda value: value,
 }
@@ -571,7 +584,7 @@ def _reached(classes: Iterable[type], own_functions: Sequence[types.FunctionType
             spaces.add(value)
             if isinstance(value, (*_FUNCTIONS, staticmethod, classmethod)) and _is_of_the_job(of):
                 called[id(of), name] = of, name
-            has_data = not functions or isinstance(value, functools.partial)
+            has_data = not functions or isinstance(value, _AROUND)
             if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
                 data[id(of), name] = of, name
     goes_back = any(function.__name__ == "backward" for function in met)
@@ -727,8 +740,8 @@ def _functions(value: Any) -> list[types.FunctionType]:
     """Return the functions of Python in a value: itself, what it wraps or has in its closure, or
     how it is got.
     """
-    while isinstance(value, functools.partial):
-        value = value.func
+    while isinstance(value, _AROUND):
+        value = value.func if isinstance(value, functools.partial) else value.__wrapped__
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
