@@ -812,6 +812,28 @@ def test_a_call_that_would_not_be_what_it_was_is_not_made_after_all(run: Run) ->
     ]
 
 
+def test_a_call_is_not_made_after_all_where_other_kernels_would_be_chosen(run: Run) -> None:
+    code = """
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        layer = torch.nn.TransformerEncoderLayer(128, 2, 128, batch_first=True)
+        model = torch.nn.Sequential(layer, torch.nn.Linear(128, 128)).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(40):
+            with sdpa_kernel(SDPBackend.MATH):
+                loss = model(torch.randn(4, 512, 128, device="cuda")).square().mean()
+            if i == 38:
+                loss.backward(retain_graph=True)
+            step(loss)
+        """
+    whole, skipping = run(script(code)), run(script(code), seconds=SECONDS).traces[-1]
+    assert replay(skipping).peak_allocated_bytes == pytest.approx(
+        whole.traces[0].recorded["allocated_bytes"], rel=0.01
+    )
+    assert "a backward pass of a kind that was not recorded" in [
+        noted.detail for noted in skipping.doubts if noted.code == "skipped"
+    ]
+
+
 def test_what_is_computed_of_a_weight_that_is_made_anew_is_a_doubt(run: Run) -> None:
     code = """
         model = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Linear(128, 512)), *net(512)).cuda()

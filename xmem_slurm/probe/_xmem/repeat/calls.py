@@ -1106,6 +1106,7 @@ class Calls:
         if module is None or not is_plain or len(leaf_kinds) != _count(form):
             return None
         same = self._looked_at(module, state) and state.settings == settings
+        same = same and made_late.are_alike(switches, self._kinds.switches())
         if not same or state.surroundings.look() != around:
             return None
         return module, leaf_kinds, form, switches

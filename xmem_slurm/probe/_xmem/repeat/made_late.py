@@ -59,6 +59,11 @@ def context(torch: ModuleType, switches: Sequence[Any]) -> Any:
     return torch.autocast("cuda", dtype=autocast[0], cache_enabled=autocast[1])
 
 
+def are_alike(switches: Sequence[Any], now: Sequence[Any]) -> bool:
+    """Whether torch is set now as for a call of these switches, but for gradients and `context`."""
+    return (switches[2], *switches[4:]) == (now[2], *now[4:])
+
+
 def gradients(
     torch: ModuleType,
     late: LateCall,
