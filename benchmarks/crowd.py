@@ -6,14 +6,15 @@ xsbatch, counted.
 
 Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm
 cluster of the example site. Where `--also` names another user, every second job is theirs; that
-takes root, and this checkout, its Python and the job's must be readable by them. Each round submits crowds of held jobs, all of a crowd at once: with
-XMEM_OFF; one job that is not known yet; the same when its answer is known; several kinds of job
-that are not known; and these again. Two more, one with XMEM_OFF and one whose answer is known, lose
-slurmctld half way, which is started again. Prints for each crowd how many came back with which exit
-code, how many jobs Slurm has and lines the site's record, how many dry runs there were and how many
-of them ran at once, the wall time of a submission, and the CPU time of all that each has started.
-Ends with 1 if a job was lost or doubled or has no line, or more dry runs ran at once than the site
-allows; without slurmctld a job is lost if none was with XMEM_OFF.
+takes root, and this checkout, its Python and the job's must be readable by them. Each round submits
+crowds of held jobs, all of a crowd at once: with XMEM_OFF; one job that is not known yet; the same
+when its answer is known; several kinds of job that are not known; and these again. Two more, one
+with XMEM_OFF and one whose answer is known, lose slurmctld half way, which is started again. Prints
+for each crowd how many came back with which exit code, how many jobs Slurm has and lines the site's
+record, how many dry runs there were and how many of them ran at once, the wall time of a
+submission, and the CPU time of all that each has started. Ends with 1 if a job was lost or doubled
+or has no line, or more dry runs ran at once than the site allows; without slurmctld a job is lost
+if none was with XMEM_OFF.
 """
 
 import argparse
