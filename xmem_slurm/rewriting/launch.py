@@ -210,7 +210,8 @@ def _assigned(script: bytes, name: str, value: str) -> list[_Edit]:
 
 def _applied(script: bytes, edits: Sequence[_Edit]) -> bytes:
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
-        script = script[: edit.start] + edit.text.encode() + script[edit.end :]
+        text = edit.text.encode(errors="surrogateescape")
+        script = script[: edit.start] + text + script[edit.end :]
     return script
 
 
@@ -251,7 +252,7 @@ def _processes(script: bytes, launch: Launch, before: Processes, after: Processe
             _Edit(
                 _start(script, first),
                 _start(script, program),
-                _torchrun(launch, after.nodes, after.per_node),
+                _torchrun(script, launch, after.nodes, after.per_node),
             )
         ]
     if spread:
@@ -339,20 +340,20 @@ def _outermost(launch: Launch) -> int:
     return names.index("srun") if "srun" in names else launch.starter
 
 
-def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
+def _torchrun(script: bytes, launch: Launch, nodes: int, per_node: int) -> str:
     """Return the words before the program; on one GPU it needs no launcher, but torchrun sets the
-    same variables.
+    same variables. What is kept stays as it is written, variables and quotes included.
     """
     starter = _text(launch.words[launch.starter])
     is_python = bool(_PYTHON.fullmatch(starter.rpartition("/")[2]))
-    torchrun = "torchrun"
-    if not is_python:
-        torchrun = starter
-    elif launch.kind == "torchrun":  # its module, as written: torchrun may not be on PATH
-        texts = list(map(_text, launch.words[launch.starter : launch.program]))
-        torchrun = shlex.join(texts[: _module(texts) + 1])
-    elif "/" in starter:
-        torchrun = f"{shlex.quote(starter)} -m torch.distributed.run"
+    words = launch.words[launch.starter : launch.program]
+    # A module is kept, too: torchrun may not be on PATH.
+    module = _module(list(map(_text, words))) if launch.kind == "torchrun" else 0
+    torchrun = script[_start(script, words[0]) : _end(script, words[module])].decode(
+        errors="surrogateescape"
+    )
+    if is_python and not module:
+        torchrun = f"{torchrun} -m torch.distributed.run" if "/" in starter else "torchrun"
     named = "-m " if launch.is_module else ""
     if nodes == 1:
         return f"{torchrun} --standalone --nproc-per-node={per_node} {named}"

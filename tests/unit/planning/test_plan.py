@@ -1004,6 +1004,16 @@ PYTHON = "python -u train.py --x | tee log"
             "python -u -m accelerate.commands.launch --num_processes=2 train.py",
         ),
         (
+            '"$V/bin/python" -u -m torch.distributed.run --x train.py',
+            (2, 8),
+            '} "$V/bin/python" -u -m torch.distributed.run --nnodes=2',
+        ),
+        (
+            "$V/bin/python train.py",
+            (1, 2),
+            "$V/bin/python -m torch.distributed.run --standalone --nproc-per-node=2",
+        ),
+        (
             "python3 -u -m torch.distributed.run train.py",
             (2, 8),
             "} python3 -u -m torch.distributed.run --nnodes=2 --nproc-per-node=8",
