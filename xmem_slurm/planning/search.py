@@ -31,7 +31,8 @@ from xmem_slurm.planning.host_memory import host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.planning.space import Space
-from xmem_slurm.sizing.dry_runs import kind_of, needs_at_least, room_on
+from xmem_slurm.sizing import kernels
+from xmem_slurm.sizing.dry_runs import kind_of, needs_at_least, room_on, without_kernels
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
@@ -120,6 +121,8 @@ class Ways:
     """...of those that were run, where others may need other amounts."""
     seconds: float = 0.0
     """Of the budget, that all dry runs took."""
+    without_kernels: Sequence[str] = ()
+    """Why options are left out that the job's torch cannot run on."""
 
     @property
     def verified(self) -> Sequence[Row]:
@@ -156,6 +159,10 @@ class Search:
     """The task of an array that is run; None where the job is none."""
     array_tasks: Sequence[int] = ()
     """Those that were run as they are written, where others may need other amounts."""
+    arch_list: Sequence[str] = ()
+    """What the job's torch has kernels for, once that was seen."""
+    without_kernels: Sequence[str] = ()
+    """The options that it has none for: they are left out."""
     runs: int = 0
     spent: float = 0.0
 
@@ -166,8 +173,7 @@ class Search:
             NoEstimate: the job as it is written cannot be run dry.
             Signalled: a signal ends it before there is an answer.
         """
-        largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
-        as_written, took = self._as_written(run_all, largest)
+        as_written, took = self._on_the_largest(run_all)
         trace, copies = as_written.largest.trace, own_files.data_folder("deepspeed")
         self.base = Base(
             self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies)
@@ -196,6 +202,31 @@ class Search:
                 raise
             return self._interrupted(waiting)
         return self._planned(waiting)
+
+    def _on_the_largest(self, run_all: InTurn) -> tuple[Estimate, Spent]:
+        """Run the job as it is written on the largest GPU that its torch has kernels for, and leave
+        those out that it has none for. What it has is known once it was run on any.
+        """
+        options = self.space.options
+        for option in sorted(options, key=lambda name: -self.space.gpus[name].total_bytes):
+            if not self._has_kernels(option):
+                continue
+            try:
+                found = self._as_written(run_all, option)
+            except NoEstimate as error:
+                if self._has_kernels(option):
+                    raise
+                lacking = error
+            else:
+                with_kernels = list(filter(self._has_kernels, options))
+                self.without_kernels = [name for name in options if name not in with_kernels]
+                self.space = replace(self.space, on=with_kernels)
+                return found
+        raise lacking
+
+    def _has_kernels(self, option: str) -> bool:
+        """Whether the job's torch runs on an option's GPUs, as far as is known."""
+        return kernels.run_on(self.arch_list, self.space.gpus[option].capability)
 
     def _as_written(self, run_all: InTurn, option: str) -> tuple[Estimate, Spent]:
         """Run the job as it is written: of an array its ends, as an estimate does, or the tasks
@@ -522,6 +553,11 @@ class Search:
             took = Spent(budget.spent.seconds, budget.made_in_seconds)
             self._results[key] = traces, took
         traces, took = self._results[key]
+        self.arch_list = next(
+            (trace.arch_list for trace in traces if trace.arch_list), self.arch_list
+        )
+        if not self._has_kernels(option):
+            raise NoEstimate(without_kernels(option, gpu, self.arch_list))
         as_written = (job.script, job.argv) == (self.job.script, self.job.argv)
         experience = self.experience if as_written else self.experience.of_another_way()
         return estimate(traces, option, gpu, experience), took
@@ -564,6 +600,10 @@ class Search:
             task=self.task,
             array_tasks=self.array_tasks,
             seconds=self.spent,
+            without_kernels=[
+                without_kernels(name, self.space.gpus[name], self.arch_list)
+                for name in self.without_kernels
+            ],
         )
 
     def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:

@@ -199,6 +199,7 @@ def _words(plan: Ways) -> list[str]:
     sentences = [f"{counted(plan.dry_runs, 'dry run')}; margins included"]
     sentences += of_array(plan)
     sentences += [_not_tried(plan)] if plan.not_tried else []
+    sentences += plan.without_kernels
     if plan.of_another_batch:
         left_out = listed(plan.of_another_batch)
         sentences.append(
@@ -274,6 +275,7 @@ def objects(plan: Ways, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
         "dry_run_seconds": round(plan.seconds, 1),
         "not_tried": plan.not_tried,
         "not_ranked": plan.not_ranked or None,
+        "without_kernels": list(plan.without_kernels),
         "candidates": rows,
     }
 

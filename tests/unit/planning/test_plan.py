@@ -172,6 +172,7 @@ def planned(
     most: int = 8,
     at_once: int = 1,
     start: Callable[[DryRunOrder], DryRunResult] | None = None,
+    answer: Callable[[DryRunOrder, Trace], Trace] = lambda _, trace: trace,
     **wanted: object,
 ) -> tuple[Ways, list[str]]:
     """Return a plan by such dry runs, and the commands that were run."""
@@ -182,7 +183,8 @@ def planned(
         if order.starts:
             return (start or started)(order)
         ran.append(" ".join(words))
-        return DryRunResult([trained({}, words)], Spent(10), made_in_seconds=10.0)
+        trace = answer(order, trained({}, words))
+        return DryRunResult([trace], Spent(10), made_in_seconds=10.0)
 
     counts = [1 << power for power in range(most.bit_length())]
     space = Space(site, gpus, counts, list(METHODS.values()))
@@ -224,6 +226,27 @@ def test_a_plan_says_what_its_dry_runs_took_and_after_how_much_each_way_was_know
     ways = [row for row in found["candidates"] if row["status"] != "ruled-out"]
     after = sorted(row["known_after_seconds"] for row in ways)
     assert after == [10.0 * count for count in range(2, len(ran) + 1)]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_gpus_that_the_jobs_torch_has_no_kernels_for_are_left_out_and_named(fails: bool) -> None:
+    """Also where they are the largest of the site, on which the job would be run as it is."""
+    gpus = {"old": gpu(6000).model_copy(update={"capability": "7.0"}), "small": gpu(3000)}
+    lacking = "the job's torch has no kernels for old (compute capability 7.0): it has sm_90"
+
+    def answer(order: DryRunOrder, trace: Trace) -> Trace:
+        trace = replace(trace, arch_list=["sm_90"])
+        if fails and order.gpu.capability == "7.0":
+            return replace(trace, marks=[], state="exit", failure=ScriptFailure("no kernel image"))
+        return trace
+
+    plan, _ = planned(SCRIPT, site_of(old=8, small=8), gpus, answer=answer)
+    assert plan.verified
+    assert {row.candidate.option for row in plan.rows} == {"small"}
+    assert lacking in "\n".join(report.lines(plan, gpus))
+    assert report.objects(plan, gpus)["without_kernels"] == [lacking]
+    with pytest.raises(NoEstimate, match=re.escape(lacking)):
+        planned(SCRIPT, site_of(old=8), {"old": gpus["old"]}, answer=answer)
 
 
 def test_the_last_rank_is_started_once_for_each_number_of_gpus() -> None:
