@@ -10,36 +10,15 @@ takes more of them, and may end at its limit before it has an answer.
 """
 
 import argparse
-import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from benchmarks import plans
+from benchmarks.plans import Gpus
 from benchmarks.text_table import markdown_table
-from xmem_slurm.units import GIB
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("workloads") / "hf_trainer.py"
-SITE = """
-schema_version = 1
-name = "plans"
-[option.{type}]
-gpu = "{gpu}"
-type = "{type}"
-cost = 1.0
-[[nodes]]
-names = "n[1-{nodes}]"
-cpus = 64
-memory_mib = 1000000
-gpus = {{ {type} = {gpus} }}
-partitions = ["gpu"]
-[partition.gpu]
-default = true
-"""
 JOB = """#!/bin/sh
 #SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:{type}:1
 srun python -m torch.distributed.run --nproc-per-node=1 {script} --shape 8b \\
@@ -55,16 +34,6 @@ HEADINGS = (
     "dry runs",
     "CPU s",
 )
-
-
-class Gpus(NamedTuple):
-    """The GPUs of a site: the catalogue's name, Slurm's type, how many on a node, and nodes."""
-
-    gpu: str
-    type: str
-    gpus: int
-    nodes: int
-
 
 SITES = {
     "8 x A100-40": Gpus("a100-sxm4-40gb", "a100_40", 8, 1),
@@ -93,42 +62,22 @@ def main() -> int:
 
 
 def _plan(gpus: Gpus, budget: int, python: Path, folder: Path) -> list[str]:
-    (folder / "site.toml").write_text(SITE.format(**gpus._asdict()))
-    (folder / "job.sh").write_text(JOB.format(type=gpus.type, script=SCRIPT))
-    program = (sys.executable, "-c", "from xmem_slurm.cli.main import main; main()")
-    command = [*program, "plan", "--json", "--fresh", "--top", str(MANY)]
-    command += [
-        "--gpus",
-        f"1-{gpus.gpus * gpus.nodes}",
-        "--budget",
-        str(budget),
-        "--site",
-        str(folder / "site.toml"),
-        "job.sh",
+    job = JOB.format(type=gpus.type, script=SCRIPT)
+    counts = f"1-{gpus.gpus * gpus.nodes}"
+    options = ("--top", str(MANY), "--gpus", counts, "--budget", str(budget))
+    made = plans.plan(job, gpus, options, python, folder)
+    if not made.found:
+        return [made.said, "", "0", "", f"{made.seconds:.0f}"]
+    first = min(made.verified, key=lambda row: row["known_after_seconds"], default=None)
+    known = ["none", ""]
+    if first is not None:
+        known = [plans.way(first), f"{first['known_after_seconds']:.0f}"]
+    return [
+        *known,
+        str(len(made.verified)),
+        str(made.found["dry_runs"]),
+        f"{made.seconds:.0f}",
     ]
-    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if not done.stdout:
-        return [" ".join(done.stderr.split()), "", "0", "", f"{spent:.0f}"]
-    plan: dict[str, Any] = json.loads(done.stdout)
-    verified = [row for row in plan["candidates"] if row["status"] == "verified"]
-    first = min(verified, key=lambda row: row["known_after_seconds"], default=None)
-    known = ["none", ""] if first is None else [_way(first), f"{first['known_after_seconds']:.0f}"]
-    return [*known, str(len(verified)), str(plan["dry_runs"]), f"{spent:.0f}"]
-
-
-def _way(row: dict[str, Any]) -> str:
-    checkpointing = " with checkpointing" if row["checkpointing"] else ""
-    return (
-        f"{row['method']} on {row['gpus']}, {row['micro_batch']} x {row['accumulation']}"
-        f"{checkpointing}, {row['required_bytes'] / GIB:.2f} GiB"
-    )
 
 
 if __name__ == "__main__":
