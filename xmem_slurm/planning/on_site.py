@@ -26,7 +26,10 @@ MOST_GPUS = 8
 BF16 = "bf16"
 """What --allow takes beside methods: a job that computes in something else may compute in that."""
 A_DRY_RUN_SECONDS = 60.0
-"""Of CPU time, the most that one of them may take."""
+"""Of CPU time, the most that one of them may take..."""
+A_DRY_RUN_SHARE = 1 / 3
+"""...unless this share of a larger budget is more, so that a larger budget helps a way that needs
+longer. Of the default budget of 180 seconds both are the same."""
 
 
 class PlanWanted(NamedTuple):
@@ -150,7 +153,7 @@ def plan(
         wanted.on,
         BF16 in wanted.allow,
     )
-    seconds = min(wanted.seconds, A_DRY_RUN_SECONDS)
+    seconds = min(wanted.seconds, max(A_DRY_RUN_SECONDS, A_DRY_RUN_SHARE * wanted.seconds))
     budget = replace(premises.budget, seconds=seconds).within(premises.rules)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = replace(premises.order(job), budget=budget)

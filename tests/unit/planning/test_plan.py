@@ -29,7 +29,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, UnusedGpu, UsageError
-from xmem_slurm.planning import deepspeed_json, forecast, speed
+from xmem_slurm.planning import deepspeed_json, forecast, on_site, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import (
@@ -43,7 +43,7 @@ from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.host_memory import NodeMemory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
-from xmem_slurm.planning.on_site import Planned
+from xmem_slurm.planning.on_site import Planned, PlanWanted
 from xmem_slurm.planning.search import Row, Search, Ways
 from xmem_slurm.planning.space import Space
 from xmem_slurm.report import plan as report
@@ -52,6 +52,7 @@ from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns, Gpu, Site
 from xmem_slurm.sizing.margins import Experience, RanOut
+from xmem_slurm.sizing.premises import Premises
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 from xmem_slurm.trace import Mark, ScriptFailure, Seen, Trace, Training
@@ -260,6 +261,27 @@ def test_the_last_rank_is_started_once_for_each_number_of_gpus() -> None:
     plan, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, start=start)
     counts = {row.candidate.gpus for row in plan.verified if row.candidate.gpus > 1}
     assert sorted(starts) == [(count - 1, count) for count in sorted(counts)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "of_one"), [(30.0, 30.0), (120.0, 60.0), (180.0, 60.0), (600.0, 200.0)]
+)
+def test_with_a_larger_budget_one_dry_run_may_take_longer(
+    budget: float, of_one: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends at its limit says that a larger budget gives it more."""
+    limits = list[float]()
+
+    def search(self: Search, _: InTurn) -> Ways:
+        limits.append(self.order.budget.seconds)
+        raise NoEstimate("that is enough")
+
+    monkeypatch.setattr(Search, "plan", search)
+    job = Submission(("job.sh",), {}, SCRIPT.encode())
+    premises = Premises(site_of(small=8), {"small": gpu(3000)}, Budget())
+    with pytest.raises(NoEstimate, match="that is enough"):
+        on_site.plan(job, PlanWanted(seconds=budget), premises, print)
+    assert limits == [of_one]
 
 
 WORDS = "RuntimeError: CUDA error: invalid device ordinal"
