@@ -17,7 +17,9 @@ parallelism. "CPU s" are those of all that `xmem-slurm plan` starts, its own inc
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import llmem, plans
 from benchmarks.llmem import Method
@@ -56,13 +58,13 @@ def main() -> int:
     parser.add_argument("--only", choices=models, action="append")
     parser.add_argument("--budget", type=int, default=300, help="CPU seconds of a plan, at most")
     given = parser.parse_args()
-    rows = []
+    made = list[tuple[llmem.Measured, plans.Plan]]()
     for name in given.only or models:
         with tempfile.TemporaryDirectory() as folder:
-            made = _plan(name, given.budget, given.python.absolute(), Path(folder))
-        rows.append(row(models[name], made))
-        print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print("\n".join(markdown_table(HEADINGS, rows)))
+            plan = _plan(name, given.budget, given.python.absolute(), Path(folder))
+        made.append((models[name], plan))
+        print(*row(*made[-1]), sep=" | ", file=sys.stderr, flush=True)
+    print("\n".join(lines(made)))
     return 0
 
 
@@ -72,11 +74,28 @@ def _plan(model: str, budget: int, python: Path, folder: Path) -> plans.Plan:
     return plans.plan(job, FOUR_V100, options, python, folder)
 
 
+def lines(made: Sequence[tuple[llmem.Measured, plans.Plan]]) -> list[str]:
+    """Return the table, and below it for how many models the same fits as when measured."""
+    as_measured = sum(
+        any(not _is_offloaded(way) for way in plan.verified) == (Method.ADP in measured.seconds)
+        for measured, plan in made
+    )
+    return [
+        *markdown_table(HEADINGS, [row(*each) for each in made]),
+        "",
+        (
+            "Whether a data parallel way fits without offloading is as measured for "
+            f"{as_measured} of {len(made)} models."
+        ),
+    ]
+
+
 def row(measured: llmem.Measured, made: plans.Plan) -> list[str]:
     """Return what the table has of a model."""
     ran = measured.seconds
     fastest = min(ran, key=ran.__getitem__, default=Method.OFFLOAD)
-    first = plans.way(made.verified[0]) if made.verified else made.said or "none"
+    none = "none" if made.found else made.said
+    first = plans.way(made.verified[0]) if made.verified else none
     return [
         measured.name,
         str(llmem.pick(llmem.candidates(measured.model, llmem.FOUR_V100))),
@@ -96,8 +115,12 @@ def agrees(fastest: Method, made: plans.Plan) -> str:
         return f"{fastest} is not offered"
     if not made.verified:
         return "no"
-    is_offloaded = bool(METHODS[made.verified[0]["method"]].offloaded)
+    is_offloaded = _is_offloaded(made.verified[0])
     return "yes" if is_offloaded == (fastest is Method.OFFLOAD) else "no"
+
+
+def _is_offloaded(way: Mapping[str, Any]) -> bool:
+    return bool(METHODS[way["method"]].offloaded)
 
 
 if __name__ == "__main__":

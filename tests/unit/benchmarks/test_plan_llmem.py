@@ -86,6 +86,17 @@ def test_a_row_has_the_first_way_and_what_it_cost_or_why_there_is_none() -> None
     assert plan_llmem.row(MODELS["OPT-2.7b"], made())[2] == "none"
 
 
+def test_below_the_table_is_for_how_many_models_data_parallel_ways_fit_as_measured() -> None:
+    plans_of = {
+        "OPT-1.3b": made("fsdp2"),
+        "OPT-2.7b": made("zero3"),
+        "llama-7b": made("fsdp2-offload"),
+    }
+    found = plan_llmem.lines([(MODELS[name], plan) for name, plan in plans_of.items()])
+    assert len(found) == 2 + 3 + 2
+    assert found[-1].endswith(" as measured for 2 of 3 models.")
+
+
 def test_the_page_has_the_table() -> None:
     page = Path(__file__).parents[3] / "docs" / "planning-speed.md"
     assert f"| {' | '.join(plan_llmem.HEADINGS)} |" in page.read_text(encoding="utf-8")
