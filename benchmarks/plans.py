@@ -28,6 +28,8 @@ partitions = ["gpu"]
 [partition.gpu]
 default = true
 """
+PROGRAM = (sys.executable, "-c", "from xmem_slurm.cli.main import main; main()")
+"""xmem-slurm."""
 
 
 class Gpus(NamedTuple):
@@ -58,19 +60,22 @@ def plan(job: str, gpus: Gpus, options: Sequence[str], python: Path, folder: Pat
     """Plan a job script anew in a folder, with that job's Python."""
     (folder / "site.toml").write_text(SITE.format(**gpus._asdict()))
     (folder / "job.sh").write_text(job)
-    program = (sys.executable, "-c", "from xmem_slurm.cli.main import main; main()")
     site = ("--site", str(folder / "site.toml"))
-    command = [*program, "plan", "--json", "--fresh", *site, *options, "job.sh"]
-    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    command = [*PROGRAM, "plan", "--json", "--fresh", *site, *options, "job.sh"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+        command, cwd=folder, env=environ(python), capture_output=True, text=True, check=False
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = json.loads(done.stdout) if done.stdout else {}
     return Plan(found, " ".join(done.stderr.split()), spent)
+
+
+def environ(python: Path) -> dict[str, str]:
+    """Return the variables with which xmem-slurm finds a job's Python, and itself."""
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
 def way(row: dict[str, Any]) -> str:
