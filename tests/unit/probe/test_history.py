@@ -209,3 +209,22 @@ def test_a_step_that_empties_the_cache_is_kept(
     monkeypatch.setattr(history, "QUIET", 2)
     assert ("segment_free", 4096) not in steps_seen(history)
     assert ("segment_free", 4096) in steps_seen(history, emptied=8)
+
+
+def test_a_free_counts_where_it_is_asked_for_however_long_it_waits(history: ModuleType) -> None:
+    """As torch counts it; another one before these notes is completed among them."""
+    notes = [
+        {"action": action, "addr": address, "size": 64, "stream": 0}
+        for action, address in (
+            ("free_completed", 9), ("alloc", 1), ("free_requested", 1), ("alloc", 2), ("free_requested", 2),
+            ("free_completed", 2), ("free_completed", 1), ("alloc", 1), ("free_requested", 1),
+        )
+    ]  # fmt: skip
+    assert history._served_notes(notes, [7, 8, 9]) == [
+        ("alloc", 1, 64, 0, 7),
+        ("free_requested", 1, 64, 0, 2),
+        ("alloc", 2, 64, 0, 8),
+        ("free_requested", 2, 64, 0, 0),
+        ("alloc", 1, 64, 0, 9),
+        ("free_requested", 1, 64, 0, len(notes)),
+    ]

@@ -23,8 +23,9 @@ def alloc(address: int, size: int = 1024) -> tuple[str, int, int, int, int]:
     return ("alloc", address, size, 0, 7)
 
 
-def free(address: int, size: int = 1024) -> tuple[str, int, int, int, int]:
-    return ("free_completed", address, size, 0, 0)
+def free(address: int, size: int = 1024, waits: int = 0) -> tuple[str, int, int, int, int]:
+    """Return a free that is completed after so many others' notes."""
+    return ("free_requested", address, size, 0, waits)
 
 
 def test_a_call_has_its_own_blocks_and_ends_without_what_the_script_gets(
@@ -46,6 +47,18 @@ def test_a_gradient_where_an_activation_was_is_freed_at_the_end(events: ModuleTy
     back, _ = events.events([free(1), alloc(1), free(2)], held, (), forward.blocks, ends=True)
     assert back.remaining == ()
     assert [entry.block for entry in back.entries if entry.action == "free_completed"] == [0, 1, 2]
+
+
+def test_a_free_that_waits_for_another_stream_is_completed_where_it_was(
+    events: ModuleType,
+) -> None:
+    notes = [alloc(1), free(1, waits=2), alloc(2), free(2, waits=9), alloc(3)]
+    found, _ = events.events(notes, {}, (), 0)
+    assert [(entry.action, entry.block) for entry in found.entries] == [
+        ("alloc", 0), ("free_requested", 0), ("alloc", 1), ("free_requested", 1),
+        ("free_completed", 0), ("alloc", 2), ("free_completed", 1),
+    ]  # fmt: skip
+    assert found.peak == 1024
 
 
 def test_what_is_freed_at_once_has_no_order(events: ModuleType) -> None:

@@ -36,7 +36,8 @@ LoopKind = Tuple[int, Optional[int]]
 HistoryEntry = Tuple[str, int, int, int]
 """(action, address, size, stream) of an event, as a trace has it."""
 ServedNote = Tuple[str, int, int, int, int]
-"""The same of an allocation or a completed free, with the number of its site."""
+"""The same of an allocation, with the number of its site, or of a free that is asked for, with how
+many of both follow before it is completed: 0 unless it waits for another stream."""
 AllocatedBlocks = Dict[int, Tuple[int, int, bool]]
 """By address: (size, stream, whether it waits for other streams to be freed)."""
 DevicePeaks = Dict[int, Dict[str, int]]

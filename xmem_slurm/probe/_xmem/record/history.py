@@ -610,19 +610,22 @@ def _allocated(segments: list[dict[str, Any]], device: int) -> AllocatedBlocks:
 
 
 def _served_notes(notes: list[dict[str, Any]], sites: Iterable[int]) -> list[ServedNote]:
-    """Return (action, address, size, stream, site) of allocations and completed frees."""
-    sites = iter(sites)
-    return [
-        (
-            e["action"],
-            e["addr"],
-            e["size"],
-            e["stream"],
-            next(sites) if e["action"] == "alloc" else 0,
-        )
-        for e in notes
-        if e["action"] in ("alloc", "free_completed")
-    ]
+    """Return allocations and frees in the order in which torch counts them: a free counts when it
+    is asked for.
+    """
+    sites, served = iter(sites), list[Any]()
+    asked: dict[int, int] = {}  # frees that are not completed, by address: their places
+    for e in notes:
+        action, address = e["action"], e["addr"]
+        if action == "free_completed" and address in asked:
+            place = asked.pop(address)
+            served[place] = (*served[place][:-1], len(served) - 1 - place)
+        elif action in ("alloc", "free_requested"):
+            if action == "free_requested":
+                asked[address] = len(served)
+            noted = next(sites) if action == "alloc" else len(notes)  # it does not end here
+            served.append((action, address, e["size"], e["stream"], noted))
+    return served
 
 
 def _undone(entries: list[HistoryEntry], allocated: AllocatedBlocks) -> AllocatedBlocks:

@@ -2,7 +2,8 @@
 
 Note [Events of a call]: a call is recorded for real, twice; torch's own notes of it, between two
 positions, are what stands for later ones. Blocks are numbered in the order of their allocation,
-those of the backward pass after those of the forward pass. What was allocated before the call is
+those of the backward pass after those of the forward pass. A free that waits for another stream is
+completed where it was, or at the end of the call. What was allocated before the call is
 none of them: torch tells of its end itself. Tensors that the script gets are real ones, allocated
 behind the events, which have their addresses in the place of the recorded ones' (`script_blocks`).
 What else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
@@ -106,26 +107,28 @@ def events(
 ) -> tuple[Events, dict[int, LeftBlock]]:
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
-    `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are
-    blocks of the call that are allocated before, by address; `script_addresses` the addresses of
-    what the script gets. `blocks` is how many were numbered before; `gradients` has the numbers of
-    those that a backward pass is given, by their addresses; with `ends` all that is new beside is
-    freed at the end.
+    `held` are blocks of the call that are allocated before, by address; `script_addresses` the
+    addresses of what the script gets. `blocks` is how many were numbered before; `gradients` has
+    the numbers of those that a backward pass is given, by their addresses; with `ends` all that is
+    new beside is freed at the end.
 
     `added_to` are addresses of gradients that may be added to: torch takes new memory for the sum
     and then frees the gradient. A sum that does not last is freed in its place, which is as large.
     Of those that torch keeps to add others to them, `kept` has the sizes in bytes, by their places
     among `script_addresses`: where what the script gets in the end is another block.
     """
-    held, entries, first = dict(held), [], blocks
+    held, first = dict(held), blocks
+    entries: list[Entry] = []
+    waiting: dict[int, list[Entry]] = {}  # frees to complete, by the place after which they are
     level = peak = allocations = requested = freed = 0
     not_yet, given_back, latest = dict(gradients or {}), set(), 0
     lasting = _lasting(notes, script_addresses) if added_to else set()
     sums: set[int] = set()
-    for place, (action, address, size, stream, site) in enumerate(notes):
+    for place, (action, address, size, stream, noted) in enumerate(notes):
+        entries += waiting.pop(place - 1, ())
         if action == "alloc":
             held[address] = LeftBlock(blocks, size, stream)
-            entries.append(Entry("alloc", blocks, size, stream, site))
+            entries.append(Entry("alloc", blocks, size, stream, noted))
             blocks += 1
             level += rounded(size)
             peak = max(peak, level)
@@ -140,13 +143,16 @@ def events(
                 gone = gone._replace(number=ADDED_TO - gone.number)
             else:
                 del held[own]
-            entries += freed_at_once(gone)
+            asked, completed = freed_at_once(gone)
+            entries.append(asked)
+            waiting.setdefault(place + noted, []).append(completed)
             level -= rounded(gone.size)
             freed += rounded(gone.size)
         elif address in not_yet:
             number = not_yet.pop(address)
             entries += freed_at_once(LeftBlock(number, size, stream))
             given_back.add(number)
+    entries += [entry for place in sorted(waiting) for entry in waiting[place]]
     got = [
         address if address in held and held[address].number >= first else None
         for address in script_addresses
@@ -290,7 +296,7 @@ def _peak(entries: Iterable[Entry]) -> int:
         if action == "alloc":
             level += rounded(size)
             peak = max(peak, level)
-        elif action == "free_completed" and (block >= 0 or block <= ADDED_TO):
+        elif action == "free_requested" and (block >= 0 or block <= ADDED_TO):
             level -= rounded(size)
     return peak
 
