@@ -64,7 +64,7 @@ def main() -> int:
 def _plan(gpus: Gpus, budget: int, python: Path, folder: Path) -> list[str]:
     job = JOB.format(type=gpus.type, script=SCRIPT)
     counts = f"1-{gpus.gpus * gpus.nodes}"
-    options = ("--top", str(MANY), "--gpus", counts, "--budget", str(budget))
+    options = ("--fresh", "--top", str(MANY), "--gpus", counts, "--budget", str(budget))
     made = plans.plan(job, gpus, options, python, folder)
     if not made.found:
         return [made.said, "", "0", "", f"{made.seconds:.0f}"]

@@ -69,9 +69,9 @@ def main() -> int:
 
 
 def _plan(model: str, budget: int, python: Path, folder: Path) -> plans.Plan:
-    options = ("--gpus", str(FOUR_V100.gpus), "--objective", "time", "--budget", str(budget))
+    options = ("--fresh", "--gpus", str(FOUR_V100.gpus), "--objective", "time")
     job = JOB.format(script=SCRIPT, model=model)
-    return plans.plan(job, FOUR_V100, options, python, folder)
+    return plans.plan(job, FOUR_V100, (*options, "--budget", str(budget)), python, folder)
 
 
 def lines(made: Sequence[tuple[llmem.Measured, plans.Plan]]) -> list[str]:

@@ -124,7 +124,7 @@ class Planner:
             subprocess.run([python, "-c", case.setup], cwd=folder, check=True)
 
     def plan(self, *options: str) -> Plan:
-        """Plan the job anew."""
+        """Plan the job; anew where `options` say so."""
         job = JOB.format(command=self._case.command)
         given = (*options, *self._case.options)
         return plans.plan(job, GPUS, given, self._python, self._folder)
@@ -137,13 +137,12 @@ class Planner:
         some = ("--allow", row["method"], "--gpus", str(row["gpus"]), "--top", "1")
         again = self.plan(*some, "--write", str(script))
         among = self._estimate(script) if again.verified else {}
-        of_ranks = [
-            rank["required_bytes"] - rank["margin_bytes"] for rank in among.get("ranks", ())
-        ]
-        if len(of_ranks) != row["gpus"]:
+        if len(among.get("ranks", ())) != row["gpus"]:
             return None
-        best = again.verified[0]
-        return best["required_bytes"] - best["margin_bytes"], max(of_ranks)
+        alone, together = (
+            each["required_bytes"] - each["margin_bytes"] for each in (again.verified[0], among)
+        )
+        return alone, together
 
     def _estimate(self, script: Path) -> dict[str, Any]:
         """Return what is said of a script all of whose ranks run; nothing where there is no
@@ -183,7 +182,7 @@ def main() -> int:
 
 
 def _row(planner: Planner, budget: int) -> list[str]:
-    made = planner.plan("--top", "5", "--gpus", "1-4", "--budget", str(budget))
+    made = planner.plan("--fresh", "--top", "5", "--gpus", "1-4", "--budget", str(budget))
     if not made.found:
         return [made.said, "0", "", f"{made.seconds:.0f}", "", ""]
     fit = made.verified

@@ -57,11 +57,11 @@ class Plan(NamedTuple):
 
 
 def plan(job: str, gpus: Gpus, options: Sequence[str], python: Path, folder: Path) -> Plan:
-    """Plan a job script anew in a folder, with that job's Python."""
+    """Plan a job script in a folder, with that job's Python; anew where `options` have --fresh."""
     (folder / "site.toml").write_text(SITE.format(**gpus._asdict()))
     (folder / "job.sh").write_text(job)
     site = ("--site", str(folder / "site.toml"))
-    command = [*PROGRAM, "plan", "--json", "--fresh", *site, *options, "job.sh"]
+    command = [*PROGRAM, "plan", "--json", *site, *options, "job.sh"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         command, cwd=folder, env=environ(python), capture_output=True, text=True, check=False
