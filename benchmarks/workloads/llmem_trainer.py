@@ -115,10 +115,7 @@ class Samples(torch.utils.data.Dataset):
 
 def main() -> None:
     wanted, arguments = HfArgumentParser((Model, Arguments)).parse_args_into_dataclasses()
-    with torch.device("meta"):  # to draw its weights would take minutes
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SHAPES[wanted.model]))
-    model.to_empty(device="cpu")
-    model.tie_weights()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SHAPES[wanted.model]))
     Trainer(model=model, args=arguments, train_dataset=Samples()).train()
 
 
