@@ -52,23 +52,6 @@ dataset = "c4_test"
 [activation_checkpoint]
 mode = "none"
 """
-TOKENIZER = """
-import json
-from pathlib import Path
-from tokenizers import Tokenizer, models, pre_tokenizers
-
-words = {f"t{number}": number for number in range(98)} | {"<s>": 98, "</s>": 99}
-tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
-tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-Path("tokenizer").mkdir()
-tokenizer.save("tokenizer/tokenizer.json")
-special = {"bos_token": "<s>", "eos_token": "</s>"}
-Path("tokenizer/tokenizer_config.json").write_text(json.dumps(special))
-Path("tests/assets/c4_test").mkdir(parents=True)
-text = json.dumps({"text": 3000 * "t1 t2 "}) + "\\n"
-Path("tests/assets/c4_test/data.json").write_text(20 * text)
-"""
-"""Makes the tokenizer and the text that torchtitan's own debug configuration trains on."""
 HEADINGS = (
     *("trained by", "the best way", "ways that fit", "dry runs", "CPU s"),
     *("run with all ranks", "off by"),
@@ -77,7 +60,9 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Case:
-    """What trains: the command, the files beside it, what writes others, and a plan's options."""
+    """What trains: the command, the files beside it, the workload that writes others, and a plan's
+    options.
+    """
 
     command: str
     files: dict[str, str] = field(default_factory=dict)
@@ -108,7 +93,9 @@ CASES = {
     ),
     "Lightning": Case(LIGHTNING, options=("--vary", "batch_size=--model.batch_size")),
     "torchtitan": Case(
-        "-m torchtitan.train --job.config_file train.toml", {"train.toml": TORCHTITAN}, TOKENIZER
+        "-m torchtitan.train --job.config_file train.toml",
+        {"train.toml": TORCHTITAN},
+        "torchtitan_text.py",
     ),
 }
 
@@ -121,7 +108,7 @@ class Planner:
         for name, text in case.files.items():
             (folder / name).write_text(text)
         if case.setup:
-            subprocess.run([python, "-c", case.setup], cwd=folder, check=True)
+            subprocess.run([python, WORKLOADS / case.setup], cwd=folder, check=True)
 
     def plan(self, *options: str) -> Plan:
         """Plan the job; anew where `options` say so."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.plan_ranks import WORKLOADS
 from tests.harness import probe
 from tests.integration.probe.test_ranks import RANKS, ranked
 from tests.traces import trace_of
@@ -83,20 +84,6 @@ class Model(pl.LightningModule):
 
 
 LightningCLI(Model, save_config_callback=None)
-"""
-TOKENIZER = """
-import json
-from pathlib import Path
-from tokenizers import Tokenizer, models, pre_tokenizers
-
-words = {f"t{number}": number for number in range(98)} | {"<s>": 98, "</s>": 99}
-tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
-tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-Path("tokenizer").mkdir()
-tokenizer.save("tokenizer/tokenizer.json")
-Path("tokenizer/tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
-Path("tests/assets/c4_test").mkdir(parents=True)
-Path("tests/assets/c4_test/data.json").write_text(20 * (json.dumps({"text": 3000 * "t1 t2 "}) + "\\n"))
 """
 OF_TORCHTITAN = """
 [model]
@@ -196,7 +183,7 @@ def test_a_trainer_does_what_it_is_told(name: str, trainer_python: Path, tmp_pat
     for file, text in way.files.items():
         (tmp_path / file).write_text(text)
     if name == "torchtitan":
-        subprocess.run([trainer_python, "-c", TOKENIZER], cwd=tmp_path, check=True)
+        subprocess.run([trainer_python, WORKLOADS / "torchtitan_text.py"], cwd=tmp_path, check=True)
     script = f"#!/bin/bash\ntorchrun --standalone --nproc-per-node=4 {way.command}\n"
     argv = ["python", "-u", *shlex.split(way.command)]
     trace = replace(trace_of("+a:1"), world_size=RANKS, argv=argv, training=way.written)
