@@ -78,6 +78,17 @@ def caller_of(process: int, environ: Mapping[str, str]) -> Caller | None:
     return Caller(job, command) if job is not None else None
 
 
+def has_ended(process: int) -> bool:
+    """Whether the submitting process has ended, reaped or not: its job is not submitted any more.
+
+    One that ends has no command line from then on (fs/proc/base.c, `proc_pid_cmdline_read`).
+    """
+    try:
+        return not Path("/proc", str(process), "cmdline").read_bytes()
+    except OSError:
+        return True
+
+
 def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Submission | None:
     job = Submission(tuple(words), environ, None)
     if job.command_line.wrap is not None:

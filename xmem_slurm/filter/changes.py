@@ -16,14 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import detached
-from xmem_slurm.filter.caller import Caller, caller_of
+from xmem_slurm.filter.caller import Caller, caller_of, has_ended
 from xmem_slurm.filter.detached import Answer
 from xmem_slurm.report import audit, decided
 from xmem_slurm.rewriting import folding, job_steps
@@ -56,7 +55,8 @@ def main(
 
     `tables` are the site file's, empty where they could not be read. The hook `began` to wait at
     this time of the monotonic clock, and does so for so many `seconds` at most. It has its answer
-    before the site has its record: what came too late was none.
+    before the site has its record: what came too late was none. What has ended meanwhile submits
+    nothing: there is no answer, and no record of one.
     """
     with signals.clearing_up():  # the hook's time may be up
         caller: Caller | None = None
@@ -66,8 +66,8 @@ def main(
         except Exception as error:
             # of what could not be read nothing is known but that it went as it was written
             answer, command = _stopped_by(error), "" if caller is None else caller.command
-            _give(answer)
-            if Path("/proc", str(process)).exists():  # else nothing is submitted
+            if not has_ended(process):
+                _give(answer)
                 audit.record(tables, command, _NO_JOB, answer.outcome, began=began)
             return
         if caller is None or not looked_at:
@@ -77,6 +77,8 @@ def main(
         answer = _whatever_happens(
             lambda: _answer(site_file, caller, process, tables, began + seconds)
         )
+        if has_ended(process):
+            return
         if not _give(answer):
             answer = _late(caller.submission)
         audit.record(tables, caller.command, caller.submission, answer.outcome, began=began)

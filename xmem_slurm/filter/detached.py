@@ -53,8 +53,12 @@ def ask(find: Callable[[Tell], Answer], process: int, until: float, tell: Tell) 
         RuntimeError: it ended without an answer.
     """
     watched = []
-    with suppress(OSError):  # it has ended, or Linux is too old to say so
+    try:
         watched = [os.pidfd_open(process)]
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except OSError:  # Linux is too old to say when it ends
+        pass
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -153,12 +153,14 @@ def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(
     assert "XMEM_POLICY=nonsense" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", ["its script", "its options", "nothing: it is gone"])
+@pytest.mark.parametrize(
+    "what", ["its script", "its options", "nothing: it is gone", "nothing: it ends"]
+)
 def test_a_submission_that_cannot_be_read_is_recorded_too(
     what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     process = os.getpid()
-    if what == "its script":
+    if what in {"its script", "nothing: it ends"}:
 
         def unreadable(*_: object) -> None:
             raise PermissionError
@@ -167,7 +169,10 @@ def test_a_submission_that_cannot_be_read_is_recorded_too(
     elif what == "its options":
         unclosed = job("#SBATCH --gres=gpu:h200:1 --comment='")
         monkeypatch.setattr(changes, "caller_of", lambda *_: caller.Caller(unclosed, "sbatch"))
-    else:
+    if what == "nothing: it ends":
+        process = os.posix_spawnp("true", ["true"], {})
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # nobody has asked how, as it is here
+    elif what == "nothing: it is gone":
         process = 1 << 23  # more than there can be (PID_MAX_LIMIT, include/linux/threads.h)
     tables = {"filter": {"mode": "rewrite"}, "audit": {"folder": str(tmp_path)}}
     changes.main("site.toml", process, tables, time.monotonic(), inf)
