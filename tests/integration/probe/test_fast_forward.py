@@ -220,6 +220,18 @@ SCRIPTS = {
         for i in range(60): step(model(data()).square().mean())
         torch.distributed.destroy_process_group()
         """,
+    "gradients larger than all else, added up by DDP": """
+        import os
+        os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")
+        torch.distributed.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(net(1024, 2))
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(60):
+            with contextlib.nullcontext() if i % 6 == 5 else model.no_sync():
+                model(data(8, 1024)).square().mean().backward()
+            if i % 6 == 5: optimizer.step(); optimizer.zero_grad()
+        torch.distributed.destroy_process_group()
+        """,
     "two models": """
         other = net()
         second = torch.optim.SGD(other.parameters(), momentum=0.9)

@@ -902,8 +902,9 @@ class Calls:
             back = self._in_its_place(ctx, back, backward_call.create_graph)
         got: dict[int, int] = {}
         blocks: Sequence[LeftBlock | None] = ()
-        layout = None
-        if back is not None:
+        if back is None:
+            layout = StorageLayout(list(map(local, parameters)))
+        else:
             got, blocks = self._note_back(ctx, back, gradients, backward_call.keep_graph)
             layout = back.gradients
         through, kept = self._goes_through(backward_call), self._kept_by_torch(ctx)
@@ -913,15 +914,15 @@ class Calls:
             for parameter in parameters
         ]
         wanted = {place for place, reasons in enumerate(zip(passed, empty)) if any(reasons)}  # noqa: B905 - since Python 3.10
-        if layout is not None:  # what was added up by torch is none of the call's blocks
+        if back is not None:  # what was added up by torch is none of the call's blocks
             wanted -= {
                 place
                 for place, is_given in enumerate(given)
                 if is_given and layout.block(place, blocks) is None
             }
-        parts = self._like(
-            layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted
-        )
+        added = self._added_in_place(parameters, layout, blocks, backward_call)
+        parts = self._like(layout, got, blocks, wanted - added.keys())
+        parts = [added.get(place, part) for place, part in enumerate(parts)]
         results = [_empty(torch, input_layout) for input_layout in ctx.layouts]
         for parameter, part, passes in zip(parameters, parts, passed):  # noqa: B905 - since Python 3.10
             given_on = part if passes else None
@@ -940,6 +941,35 @@ class Calls:
         if backward_call.create_graph:
             results = self._differentiable(results, [*parameters, *gradients])
         return results
+
+    def _added_in_place(
+        self,
+        parameters: Sequence[Tensor],
+        layout: StorageLayout,
+        blocks: Sequence[LeftBlock | None],
+        backward_call: BackwardCall,
+    ) -> dict[int, Tensor]:
+        """Return what stands, by place, for gradients that torch is to have, as ranks work
+        together, and only adds in place to those that parameters have already: one number for all
+        elements of each.
+
+        All of a call's come at once, where torch makes one after the other: in full they would take
+        memory that the script's never do.
+        """
+        if not self._torch.distributed.is_initialized() or _is_particular(backward_call):
+            return {}
+        one: dict[Any, Tensor] = {}
+        added = {}
+        for place, parameter in enumerate(parameters):
+            stands = layout.block(place, blocks) is not None
+            others = local(parameter) is not parameter or id(parameter) in self._added_up
+            if stands or others or parameter.grad is None or _is_hooked(parameter):
+                continue
+            form = parameter.dtype, parameter.device
+            if form not in one:
+                one[form] = self._torch.empty((), dtype=form[0], device=form[1])
+            added[place] = one[form].expand(parameter.shape)
+        return added
 
     def _remember(
         self, parameters: Sequence[Tensor], parts: Sequence[Any], without: Sequence[bool]
@@ -997,12 +1027,7 @@ class Calls:
         """Whether torch is to have the gradients of parameters, which else are put where it would
         put them.
         """
-        return bool(
-            not backward_call.accumulate
-            or backward_call.inputs
-            or backward_call.create_graph
-            or self._torch.distributed.is_initialized()
-        )
+        return _is_particular(backward_call) or self._torch.distributed.is_initialized()
 
     def _kept_by_torch(self, ctx: Any) -> set[int]:
         """Return ids of parameters whose gradients torch is to keep behind this node, which is the
@@ -1242,6 +1267,12 @@ def _count(form: Any) -> int:
     """Return how many leaves arguments of this form have (`Calls._leaves`)."""
     count: int = form[0] + len(form) - 1 if isinstance(form, tuple) else form.num_leaves
     return count
+
+
+def _is_particular(backward_call: BackwardCall) -> bool:
+    """Whether it is not all gradients of the graph, numbers alone, that parameters are given."""
+    plain = backward_call.accumulate and not backward_call.inputs
+    return not plain or backward_call.create_graph
 
 
 def _is_hooked(parameter: Tensor) -> bool:
