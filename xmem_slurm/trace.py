@@ -53,9 +53,10 @@ process or nothing:
     doubts          [{code, detail, count, share}]: what the dry run could not see
                     (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
-    work            {launches, backwards, rows}: what the GPU was given to do from one optimizer
-                    step to the next, as the stand-ins counted it (device/src/cudart/work.c); traces
-                    of the profile engine have none
+    work            {launches, backwards, allocated, rows}: what the GPU was given to do from one
+                    optimizer step to the next, as the stand-ins counted it
+                    (device/src/cudart/work.c), and the bytes allocated in it (earlier releases did
+                    not write those); traces of the profile engine have none
     changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py);
                     else empty
     training        whose trainer it is, and how it trains (`Training`); earlier releases did not

@@ -137,12 +137,12 @@ def _from_file(whole: Mapping[str, Any]) -> Trace:
 
 
 def _counts(raw: Any) -> StepCounts | None:
-    if raw is None or not raw.launches:
+    if raw is None or not raw.launches or not raw.allocated:
         return None
     rows = [
         CountedRow(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows
     ]
-    return StepCounts(raw.launches, raw.backwards, rows)
+    return StepCounts(raw.launches, raw.backwards, raw.allocated, rows)
 
 
 def _number(

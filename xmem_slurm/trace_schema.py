@@ -53,6 +53,7 @@ class _SitesForm(BaseModel):
 class _WorkForm(BaseModel):
     launches: Count
     backwards: Count
+    allocated: Count = 0
     rows: list[tuple[Text, Text, Large, Large, Large, Large, Count]] = []
 
 

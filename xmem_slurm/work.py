@@ -59,12 +59,13 @@ class CountedRow:
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """What the stand-ins counted from one optimizer step to the next: kernels, backward passes, and
-    the rest by row.
+    """What the stand-ins counted from one optimizer step to the next: kernels, backward passes,
+    bytes that were allocated, and the rest by row.
     """
 
     launches: int
     backwards: int
+    allocated: int
     rows: Sequence[CountedRow]
 
 

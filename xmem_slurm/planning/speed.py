@@ -11,12 +11,10 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median_low
 
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.trace import Category, Trace
-from xmem_slurm.work import Collective, CountedRow, Product, Work
+from xmem_slurm.work import Collective, CountedRow, Product, StepCounts, Work
 
 __all__ = [
     "Collective",
@@ -256,7 +254,7 @@ def work_of(trace: Trace) -> Work | None:
             Product(*row.of, row.word, row.count) for row in counts.rows if row.kind == "product"
         ),
         flops=flops,
-        bytes=_touched_bytes(trace),
+        bytes=_touched_bytes(trace, counts),
         launches=counts.launches,
         collectives=tuple(
             _collective(row, trace, counts.backwards)
@@ -286,6 +284,8 @@ def _uncounted(trace: Trace) -> str:
         return "it runs CUDA graphs, whose kernels a dry run does not see"
     return ""
 
+
+_DEEPER = {"backward": 1, "backward_end": -1}
 
 _COLLECTIVES = (
     "all_reduce",
@@ -317,30 +317,35 @@ def _collective(row: CountedRow, trace: Trace, backwards: int) -> Collective:
     return Collective(row.kind, size, ranks, nodes, row.count, beside)
 
 
-def _touched_bytes(trace: Trace) -> float:
+def _touched_bytes(trace: Trace, counts: StepCounts) -> float:
     """Return the bytes that kernels other than products read and write in the step, told by what is
     allocated.
 
     What is made in a step is written once and read once, an activation once more in the backward
-    pass. The optimizer reads and writes its state and the parameters, and reads the gradients. Of
-    steps that differ the middle one counts: where some were left out of the trace, what lies
-    between two marks may be more than one.
+    pass. The optimizer reads and writes its state and the parameters, and reads the gradients.
     """
-    steps = [mark.allocations for mark in trace.marks if mark.kind == "step"]
-    spans = [trace.allocations[start:end] for start, end in pairwise(steps)] or [trace.allocations]
+    first = next((mark.allocations for mark in trace.marks if mark.kind == "step"), 0)
     held = dict.fromkeys(Category, 0)
-    for allocation in trace.allocations[: steps[0]] if steps else ():
+    for allocation in trace.allocations[:first]:
         held[allocation.category] += allocation.size
-    new = (
-        sum(
-            allocation.size * (3 if allocation.category is Category.ACT else 2)
-            for allocation in span
-        )
-        for span in spans
-    )
-    return float(
-        median_low(new) + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD]
-    )
+    activations = counts.backwards * _activation_bytes(trace)
+    state = 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD]
+    return 2 * counts.allocated + activations + state
+
+
+def _activation_bytes(trace: Trace) -> float:
+    """Return the bytes that a backward pass finds of its forward pass, in the mean of those in the
+    trace. Passes within one (reentrant checkpoints) belong to it.
+    """
+    passes = within = 0
+    for mark in trace.marks:
+        passes += mark.kind == "backward" and not within
+        if mark.kind in _DEEPER:
+            within = max(0, within + _DEEPER[mark.kind])
+        elif mark.kind == "step":  # where passes repeat, a mark of one may be missing
+            within = 0
+    kept = (each.size for each in trace.allocations if each.category is Category.ACT)
+    return sum(kept) / max(1, passes)
 
 
 def same_class(a: float, b: float) -> bool:

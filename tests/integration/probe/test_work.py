@@ -179,6 +179,7 @@ def test_a_step_of_many_micro_batches_counts_as_one_of_which_all_are_made(run: R
     assert found.total_flops == whole.total_flops
     assert found.collectives == whole.collectives
     assert found.launches == pytest.approx(whole.launches, rel=0.01)
+    assert found.bytes == pytest.approx(whole.bytes, rel=0.01)
 
 
 OF_A_ROW = """

@@ -681,7 +681,7 @@ def test_what_has_no_time_comes_last_and_says_why(monkeypatch: pytest.MonkeyPatc
         trace = uncounted(environ, words)
         graphs = [CountedRow("graph", "", (0, 0, 0, 0), 1)]
         rows = graphs if trace.training.method.startswith("fsdp2") else []
-        return replace(trace, counts=StepCounts(1000, 1, rows))
+        return replace(trace, counts=StepCounts(1000, 1, 1 << 30, rows))
 
     monkeypatch.setattr(sys.modules[__name__], "trained", counted)
     gpus = {"xy": gpu(3000).model_copy(update={"speed": None}), "known": gpu(3000)}

@@ -177,7 +177,7 @@ ROWS = [
 
 
 def test_what_was_counted_is_read_of_a_trace(tmp_path: object) -> None:
-    counted = {"launches": 9, "backwards": 2, "rows": ROWS}
+    counted = {"launches": 9, "backwards": 2, "allocated": 7, "rows": ROWS}
     tags = [
         {"category": "PARAM", "allocations": 2, "addresses": [1]},
         {"category": "OPT", "allocations": 2, "addresses": [2]},
@@ -199,19 +199,25 @@ def test_what_was_counted_is_read_of_a_trace(tmp_path: object) -> None:
     ), "ranks that wait for each other are neighbours; alone nothing is sent"
 
 
-def test_bytes_are_those_of_a_step_where_the_last_marks_have_more_between_them(
+def test_activations_are_read_once_more_by_the_backward_pass_of_each_micro_batch(
     tmp_path: object,
 ) -> None:
-    """As where steps were left out of the trace."""
-    history = [*HISTORY, *(("alloc", 3 + n, 7, 0) for n in range(5))]
-    marks = [{"kind": "step", "allocations": number} for number in (2, 3, 4, 5, 8)]
-    counted = {"launches": 9, "backwards": 1, "rows": ROWS}
+    """The trace has two passes of three, one with a checkpoint's within it, and neither's step."""
+    history = [
+        *(("alloc", 1, 40, 0), ("alloc", 2, 8, 0), ("free_requested", 2, 8, 0)),
+        *(("alloc", 3, 5, 0), ("free_requested", 3, 5, 0), ("free_requested", 1, 40, 0)),
+        *(("alloc", 4, 60, 0), ("alloc", 5, 9, 0), ("free_requested", 4, 60, 0)),
+    ]
+    places = [("backward", 1), ("backward", 2), ("backward_end", 3), ("backward_end", 3)]
+    places += [("backward", 4), ("backward_end", 5)]
+    marks = [{"kind": kind, "allocations": number} for kind, number in places]
+    counted = {"launches": 9, "backwards": 3, "allocated": 1000, "rows": ROWS}
     work = speed.work_of(read(tmp_path, history, work=counted, marks=marks))  # type: ignore[arg-type]
     assert work is not None
-    assert work.bytes == 2 * 7
+    assert work.bytes == 2 * 1000 + 3 * (40 + 60) / 2
 
 
-GRAPH = {"launches": 1, "backwards": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]}
+GRAPH = {"launches": 1, "backwards": 1, "allocated": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]}
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,14 @@ class Counted:
         self.counting = counting(self.journal)
         self.made: dict[object, int] = {}
         self.passes, self.steps = list[tuple[int, bool]](), list[int]()
+        self.served, self.allocated = 0, list[int]()
 
     def xmem_work_pass(self, number: Any, is_whole: Any) -> None:
         self.passes.append((number.value, bool(is_whole.value)))
 
-    def xmem_work_step(self, backwards: Any) -> None:
+    def xmem_work_step(self, backwards: Any, allocated: Any) -> None:
         self.steps.append(backwards.value)
+        self.allocated.append(allocated.value)
 
     def calls(self, *kinds: object) -> None:
         """Call modules, then go back."""
@@ -40,7 +42,8 @@ class Counted:
     def step(self, *passes: tuple[object, ...]) -> None:
         for kinds in passes:
             self.calls(*kinds)
-        self.counting.stepped(self)
+            self.served += 100
+        self.counting.stepped(self, self.served)
 
 
 @pytest.fixture
@@ -56,6 +59,7 @@ def test_of_many_micro_batches_two_are_made_and_each_step_counts(process: Counte
     assert process.made[A] == 2
     assert process.passes[:3] == [(0, True), (0, True), (0, False)]
     assert process.steps == [64, 64, 64]
+    assert process.allocated == [6400, 6400, 6400], "what skipped calls allocate is in there"
     assert process.counting.is_over()
 
 

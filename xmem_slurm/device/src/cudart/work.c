@@ -42,7 +42,7 @@ static struct pass {
     uint64_t counts[ROWS], launches;
 } passes[PASSES];
 static double kept_flops;
-static int64_t kept_backwards;
+static int64_t kept_backwards, kept_allocated;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct pending {
@@ -162,10 +162,10 @@ void xmem_work_pass(int number, int is_whole) {
     pthread_mutex_unlock(&lock);
 }
 
-/* An optimizer stepped, after so many backward passes; below 0: calls were skipped in it that nothing stands for. Kept
- * is the step with the fewest launches, as others evaluate or save, too; of equal ones the largest, as a last batch is
- * smaller. */
-void xmem_work_step(int64_t backwards) {
+/* An optimizer stepped, after so many backward passes; below 0: calls were skipped in it that nothing stands for. So
+ * many bytes were allocated in the step, as torch's allocator says. Kept is the step with the fewest launches, as
+ * others evaluate or save, too; of equal ones the largest, as a last batch is smaller. */
+void xmem_work_step(int64_t backwards, int64_t allocated) {
     pthread_mutex_lock(&lock);
     settle(NULL, "beside");
     double sum = 0;
@@ -183,6 +183,7 @@ void xmem_work_step(int64_t backwards) {
         kept_launches = launched;
         kept_flops = sum;
         kept_backwards = backwards;
+        kept_allocated = allocated;
     }
     steps++;
     launched_before += launched;
@@ -190,14 +191,14 @@ void xmem_work_step(int64_t backwards) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Write the step that was kept as a JSON object into `out`: {"launches", "backwards", "rows": [[kind, word, 4 numbers,
- * count]]}; as xmem_device_report does. */
+/* Write the step that was kept as a JSON object into `out`: {"launches", "backwards", "allocated", "rows": [[kind,
+ * word, 4 numbers, count]]}; as xmem_device_report does. */
 int xmem_work_report(char *out, size_t size) {
     pthread_mutex_lock(&lock);
     size_t at = 0;
     int first = 1;
-    APPEND("{\"launches\": %llu, \"backwards\": %lld, \"rows\": [", is_full ? 0 : (unsigned long long)kept_launches,
-           (long long)kept_backwards);
+    APPEND("{\"launches\": %llu, \"backwards\": %lld, \"allocated\": %lld, \"rows\": [",
+           is_full ? 0 : (unsigned long long)kept_launches, (long long)kept_backwards, (long long)kept_allocated);
     for (size_t i = 0; i < used; i++) {
         const struct row *row = &rows[i];
         if (!row->kept)

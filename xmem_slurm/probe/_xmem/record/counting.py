@@ -34,7 +34,7 @@ class Counting:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._at_pass = journal.numbers  # how many were skipped when the last pass ended
-        self._steps = self._counted = self._backwards = 0
+        self._steps = self._counted = self._backwards = self._allocated = 0
         self._is_whole = self._fills = True
         # of the pass at hand: the kinds of its calls
         self._kinds: list[object] = []
@@ -74,12 +74,16 @@ class Counting:
         self._is_whole = self._is_whole and (is_whole or number >= 0)
         runtime.xmem_work_pass(ctypes.c_int(number), ctypes.c_int(is_whole))
 
-    def stepped(self, runtime: CDLL) -> None:
-        """An optimizer has stepped."""
+    def stepped(self, runtime: CDLL, allocated: int) -> None:
+        """An optimizer has stepped; so many bytes were `allocated` so far, freed or not."""
         is_whole = self._is_whole and self._journal.numbers == self._at_pass
         self._counted += is_whole and self._steps > 0
         self._fills = self._fills and (is_whole or self._steps == 0)
-        runtime.xmem_work_step(ctypes.c_int64(self._backwards if is_whole else -1))
+        runtime.xmem_work_step(
+            ctypes.c_int64(self._backwards if is_whole else -1),
+            ctypes.c_int64(allocated - self._allocated),
+        )
+        self._allocated = allocated
         self._steps += 1
         self._backwards, self._is_whole, self._kinds = 0, True, []
         self._at_pass = self._journal.numbers

@@ -267,7 +267,7 @@ class Recorder(ProbeEngine):
         if number > furthest:
             self._history.mark("step", counts, time.monotonic())
             assert self._runtime is not None
-            self._counting.stepped(self._runtime)
+            self._counting.stepped(self._runtime, self._allocator.requested())
         if number <= TAGGED_STEPS or grew:
             self._tags.optimizer(self._torch, optimizer, first)
         if first:

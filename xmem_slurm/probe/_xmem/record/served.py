@@ -104,6 +104,10 @@ class Served:
         """Return the most bytes that were ever allocated on one device."""
         return max((peaks["allocated_bytes"] for peaks in self.peaks.values()), default=0)
 
+    def requested(self) -> int:
+        """Return the bytes that had been asked for when torch was last asked, on all devices."""
+        return sum(requested for _, _, requested, *_ in self.totals.values())
+
     def current(self) -> int:
         """Return how many bytes are allocated now."""
         stats = map(self._torch._C._cuda_memoryStats, self.devices)
