@@ -294,6 +294,7 @@ for _ in range(3):
     torch.distributions.Normal(logits, logits.exp()).rsample()
     torch.linalg.solve(torch.randn(4, 4, device=device), torch.randn(4, 4, device=device))
     print(logits, labels)
+    assert repr(logits).startswith("tensor(..., device='cuda:0'") and repr(loss)[:8] == "tensor(0"
 torch.jit.trace(model, tokens)
 torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer).step(loss)
 """

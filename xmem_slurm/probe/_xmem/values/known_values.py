@@ -130,12 +130,15 @@ class KnownValues:
 
     def printed(self, text: Function, _owner: object) -> Function:
         """What a tensor looks like in print hangs on its values, and nothing on what it looks
-        like.
+        like: more than one value on the device stand as "...", as torch has it of tensors that have
+        none. Some libraries print all parameters, each of them element by element.
         """
 
-        def _str(*args: Any, **kwargs: Any) -> str:
+        def _str(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
+            if tensor_contents is None and tensor.is_cuda and tensor.numel() > 1:
+                tensor_contents = "..."
             with doubts.kept():
-                return text(*args, **kwargs)
+                return text(tensor, tensor_contents=tensor_contents)
 
         return _str
 
