@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import probe
 from tests.integration.probe.test_ranks import (
     H100,
     OF_FOUR,
@@ -17,6 +18,7 @@ from tests.integration.probe.test_ranks import (
     stand_ins,
     start,
 )
+from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import dispatch, gpu_environment, ranks
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import SharedBudget
@@ -153,3 +155,38 @@ def test_a_job_is_estimated(launcher: str, trainer_python: Path, tmp_path: Path)
     )
     assert [(each.trace.rank, each.trace.world_size) for each in found.ranks] == [(0, RANKS)]
     assert found.largest.trace.state == "steady"
+
+
+BUCKET = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, i): return {"input_ids": torch.arange(16), "labels": torch.arange(16)}
+
+config = LlamaConfig(
+    vocab_size=2000, hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4
+)
+zero = {"stage": 2, "reduce_bucket_size": 10**8}
+deepspeed = {"zero_optimization": zero, "bf16": {"enabled": True}}
+deepspeed.update(train_micro_batch_size_per_gpu="auto", gradient_accumulation_steps="auto")
+arguments = TrainingArguments(
+    "out", per_device_train_batch_size=2, gradient_accumulation_steps=4, max_steps=12, bf16=True,
+    save_strategy="no", report_to="none", deepspeed=deepspeed,
+)
+Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows()).train()
+"""
+
+
+def test_a_bucket_that_has_room_for_all_gradients_is_there_once(
+    trainer_python: Path, tmp_path: Path
+) -> None:
+    """Its hooks are called for skipped calls, too."""
+    run = probe.runs(trainer_python, probe.stand_ins(trainer_python), tmp_path)
+    four = ranked(0, 29500)
+    whole, ran = run(BUCKET, **four).traces[-1], run(BUCKET, seconds=300, **four).traces[-1]
+    assert ran.seen is not None
+    assert ran.seen.skipped > 20
+    true = whole.recorded["allocated_bytes"]
+    assert replay(ran).peak_allocated_bytes == pytest.approx(true, rel=0.01)

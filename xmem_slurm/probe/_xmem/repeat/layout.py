@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from types import ModuleType
 
     from _xmem.annotations import Storage, Tensor
@@ -35,26 +35,29 @@ class View(NamedTuple):
 class StorageLayout:
     """A list of tensors and plain values: a `View` of each, and the bytes of each storage, by their
     numbers.
+
+    Those at the places `apart` count as if each had a storage for itself, which lies nowhere.
     """
 
     views: list[View]
     sizes: list[int]
 
-    def __init__(self, leaves: Iterable[Any]) -> None:
+    def __init__(self, leaves: Iterable[Any], apart: Container[int] = ()) -> None:
         self.views = []
         self.sizes = []
         numbers: dict[int, int] = {}
-        for leaf in leaves:
+        for place, leaf in enumerate(leaves):
             if not hasattr(leaf, "untyped_storage"):
                 self.views.append(View(None, leaf))
                 continue
-            number = numbers.setdefault(pointer(leaf), len(numbers))
+            own = place in apart
+            number = numbers.setdefault(-1 - place if own else pointer(leaf), len(numbers))
             if number == len(self.sizes):
-                self.sizes.append(leaf.untyped_storage().nbytes())
-            place = number, leaf.shape, leaf.stride(), leaf.storage_offset()
-            self.views.append(View(*place, leaf.dtype, leaf.device))
+                self.sizes.append(reach(leaf) if own else leaf.untyped_storage().nbytes())
+            lies = number, leaf.shape, leaf.stride(), 0 if own else leaf.storage_offset()
+            self.views.append(View(*lies, leaf.dtype, leaf.device))
         self.pointers = tuple(numbers)
-        """Where the storages lie."""
+        """Where the storages lie; below 0: nowhere."""
         used = [view.storage for view in self.views]
         self.whole = [
             view.storage is not None and used.count(view.storage) == 1 and self._fills(view)
@@ -64,11 +67,10 @@ class StorageLayout:
 
     def _fills(self, view: View) -> bool:
         """Whether a tensor of this shape and these strides has a storage of just this size."""
-        reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905 - 3.9
         return (
             view.offset == 0
             and 0 not in view.shape
-            and reach * view.dtype.itemsize == self.sizes[view.storage]
+            and _reach(view.shape, view.stride) * view.dtype.itemsize == self.sizes[view.storage]
         )
 
     def same(self, layout: StorageLayout) -> bool:
@@ -104,6 +106,15 @@ class StorageLayout:
             ).untyped_storage()
         empty = torch.empty(0, dtype=view.dtype, device=view.device)
         return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
+
+
+def reach(tensor: Tensor) -> int:
+    """Return the bytes from the first element of a tensor to the end of the last in memory."""
+    return 0 if 0 in tensor.shape else _reach(tensor.shape, tensor.stride()) * tensor.element_size()
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
+    return 1 + sum((length - 1) * step for length, step in zip(shape, stride))  # noqa: B905 - 3.9
 
 
 def is_strided(tensor: Tensor) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _xmem.repeat.events import GRADIENT, Region, events
 from _xmem.repeat.known import BackwardPass
-from _xmem.repeat.layout import StorageLayout, is_strided, pointer
+from _xmem.repeat.layout import StorageLayout, is_strided, pointer, reach
 from _xmem.repeat.sharded import local
 
 if TYPE_CHECKING:
@@ -275,7 +275,8 @@ class RecordedCall:
         kind = backward_call.kind(
             parameters, before.without, before.given, before.around, have_gradient
         )
-        region, layout = Region(first.position, end), StorageLayout(gradients)
+        region = Region(first.position, end)
+        layout = StorageLayout(gradients, _moved(parameters, gradients))
         self._unread.append(WentBack(whole, region, kind, began_with, layout, before.kept))
         self._keeps_graph = kind.keep_graph
 
@@ -355,6 +356,22 @@ def _are_taken_in_part(parameters: Sequence[Tensor], is_part: bool) -> bool:
     hooked = [parameter for parameter in parameters if parameter._post_accumulate_grad_hooks]
     taken = {parameter.grad is None for parameter in hooked}
     return len(taken) > 1 or (is_part and True in taken)
+
+
+def _moved(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> set[int]:
+    """Return at which places hooks that are called once a gradient is there have put it into memory
+    of their own, as DeepSpeed's ZeRO-2 does with those of a bucket.
+
+    They are called for a skipped call, too, and allocate that again: torch gives them a gradient
+    that has nothing but its own.
+    """
+    return {
+        place
+        for place, (parameter, gradient) in enumerate(zip(parameters, gradients))  # noqa: B905 - since Python 3.10
+        if gradient is not None
+        and parameter._post_accumulate_grad_hooks
+        and reach(gradient) < gradient.untyped_storage().nbytes()
+    }
 
 
 class GraphWatch:
