@@ -55,8 +55,8 @@ def main(
 
     `tables` are the site file's, empty where they could not be read. The hook `began` to wait at
     this time of the monotonic clock, and does so for so many `seconds` at most. It has its answer
-    before the site has its record: what came too late was none. What has ended meanwhile submits
-    nothing: there is no answer, and no record of one.
+    before the site has its record: what came too late was none. What has ended while its
+    hook waited submits nothing: there is no answer, and no record of one.
     """
     with signals.clearing_up():  # the hook's time may be up
         caller: Caller | None = None
@@ -73,11 +73,12 @@ def main(
         if caller is None or not looked_at:
             _give(Answer())
             return
+        waits_until = began + seconds
         seconds = min(seconds, places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS))
         answer = _whatever_happens(
             lambda: _answer(site_file, caller, process, tables, began + seconds)
         )
-        if has_ended(process):
+        if has_ended(process) and time.monotonic() < waits_until:
             return
         if not _give(answer):
             answer = _late(caller.submission)

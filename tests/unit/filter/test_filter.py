@@ -153,6 +153,22 @@ def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(
     assert "XMEM_POLICY=nonsense" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("waits", "recorded"), [(5, ["late"]), (500, [])])
+def test_what_was_submitted_before_its_answer_is_late_and_what_was_ended_is_nothing(
+    waits: float, recorded: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = os.posix_spawnp("true", ["true"], {})
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    submitting = caller.Caller(job("#SBATCH --gres=gpu:h200:1"), "sbatch")
+    monkeypatch.setattr(changes, "caller_of", lambda *_: submitting)
+    monkeypatch.setattr(changes, "_answer", lambda *_: changes.Answer())
+    monkeypatch.setattr(changes, "_give", lambda _: False)
+    tables = {"filter": {"mode": "rewrite"}, "audit": {"folder": str(tmp_path)}}
+    changes.main("site.toml", ended, tables, time.monotonic() - 10, waits)
+    lines = [line for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+    assert [json.loads(line)["outcome"] for line in lines] == recorded
+
+
 @pytest.mark.parametrize(
     "what", ["its script", "its options", "nothing: it is gone", "nothing: it ends"]
 )
