@@ -55,8 +55,8 @@ def main(
 
     `tables` are the site file's, empty where they could not be read. The hook `began` to wait at
     this time of the monotonic clock, and does so for so many `seconds` at most. It has its answer
-    before the site has its record: what came too late was none. What has ended while its
-    hook waited submits nothing: there is no answer, and no record of one.
+    before the site has its record: what came too late was none. What has ended while its hook
+    waited submits nothing, and there is no record of it.
     """
     with signals.clearing_up():  # the hook's time may be up
         caller: Caller | None = None
@@ -66,8 +66,8 @@ def main(
         except Exception as error:
             # of what could not be read nothing is known but that it went as it was written
             answer, command = _stopped_by(error), "" if caller is None else caller.command
+            _give(answer)
             if not has_ended(process):
-                _give(answer)
                 audit.record(tables, command, _NO_JOB, answer.outcome, began=began)
             return
         if caller is None or not looked_at:

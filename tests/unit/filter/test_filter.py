@@ -3,7 +3,9 @@
 import json
 import os
 import shlex
+import subprocess
 import time
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import get_args
@@ -153,12 +155,18 @@ def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(
     assert "XMEM_POLICY=nonsense" in capsys.readouterr().err
 
 
+@pytest.fixture
+def ended() -> Iterator[int]:
+    """Return the number of a process that has ended, and that nobody has asked how."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        yield process.pid
+
+
 @pytest.mark.parametrize(("waits", "recorded"), [(5, ["late"]), (500, [])])
 def test_what_was_submitted_before_its_answer_is_late_and_what_was_ended_is_nothing(
-    waits: float, recorded: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    waits: float, recorded: list[str], ended: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    ended = os.posix_spawnp("true", ["true"], {})
-    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
     submitting = caller.Caller(job("#SBATCH --gres=gpu:h200:1"), "sbatch")
     monkeypatch.setattr(changes, "caller_of", lambda *_: submitting)
     monkeypatch.setattr(changes, "_answer", lambda *_: changes.Answer())
@@ -173,7 +181,7 @@ def test_what_was_submitted_before_its_answer_is_late_and_what_was_ended_is_noth
     "what", ["its script", "its options", "nothing: it is gone", "nothing: it ends"]
 )
 def test_a_submission_that_cannot_be_read_is_recorded_too(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    what: str, ended: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     process = os.getpid()
     if what in {"its script", "nothing: it ends"}:
@@ -186,8 +194,7 @@ def test_a_submission_that_cannot_be_read_is_recorded_too(
         unclosed = job("#SBATCH --gres=gpu:h200:1 --comment='")
         monkeypatch.setattr(changes, "caller_of", lambda *_: caller.Caller(unclosed, "sbatch"))
     if what == "nothing: it ends":
-        process = os.posix_spawnp("true", ["true"], {})
-        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # nobody has asked how, as it is here
+        process = ended
     elif what == "nothing: it is gone":
         process = 1 << 23  # more than there can be (PID_MAX_LIMIT, include/linux/threads.h)
     tables = {"filter": {"mode": "rewrite"}, "audit": {"folder": str(tmp_path)}}
