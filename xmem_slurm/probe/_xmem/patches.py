@@ -387,6 +387,7 @@ _TRAINERS = (
 
 _REPEATS = (
     *_rows("torch.utils", "_pytree", "calls", "torch/utils/_pytree.py"),
+    *_rows("torch:_C", "_AutoDispatchBelowAutograd", "calls", _DISPATCH),
     *_rows("torch:_C._autograd", "_get_sequence_nr", "calls", _AUTOGRAD_SOURCE),
     *_rows("torch:_C", "_storage_Use_Count _cuda_getCurrentRawStream", "calls", _CUDA_SOURCE),
     *_rows("torch:_C", "_cuda_cudaCachingAllocator_raw_alloc", "calls", _CUDA_SOURCE),

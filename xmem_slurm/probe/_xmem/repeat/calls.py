@@ -35,6 +35,7 @@ from _xmem.repeat import kinds, made_late
 from _xmem.repeat.checks import Checks
 from _xmem.repeat.events import freeing, without_sums
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
+from _xmem.repeat.host_reads import UNREAD, HostReads
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known
 from _xmem.repeat.layout import StorageLayout, pointer
@@ -109,8 +110,15 @@ class State:
         self.surroundings: CallSurroundings = None  # type: ignore[assignment] # until it was looked at
         # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.reads: tuple[set[int], dict[int, Reference]] | None = None
+        # recorded calls with numbers on the host of which none was read; None: one was
+        self.unread: int | None = 0
         self.last: int | None = None  # the number of the one that was skipped last
         self.recorded: RecordedCall | None = None  # the last one that was recorded
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether numbers on the host count (Note [Numbers not read])."""
+        return self.unread is None or self.unread < UNREAD
 
     def refuse(self) -> None:
         """Skip no call of it any more."""
@@ -349,7 +357,7 @@ class Calls:
         if state.refused >= REFUSALS or not self._kinds.applies():
             return self._made_by(state)
         leaves, form = self._leaves(args, kwargs)
-        of_leaves = self._kinds.of_all(leaves)
+        of_leaves = self._kinds.of_all(leaves, unread=not state.reads_numbers)
         parameters = () if of_leaves is None else self._looked_at(module, state)
         # An activation, a loss, or something among its arguments that has no kind; a sharded root
         # that is under way.
@@ -572,7 +580,7 @@ class Calls:
         )
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
-            out = self._inside_of(make)
+            out, reads_number = self._reading(state, leaves, make)
         recorded.region.end, recorded.sequences[1] = self.position(), sequence()
         try:
             # Who gives a tensor a hook is told of its gradient, which what stands for a call is
@@ -583,7 +591,8 @@ class Calls:
             # What it changes there would stay as it is where it is skipped: a list that it takes
             # something from, a dictionary or a global that it counts in. Others may change nothing.
             changes = (
-                not self._has_the_same(arguments, leaves, form)
+                reads_number
+                or not self._has_the_same(arguments, leaves, form)
                 or state.surroundings.look() != behavior.around
             )
             reads = None
@@ -612,6 +621,21 @@ class Calls:
         state.refused, state.recorded = 0, recorded
         self.wanted(recorded)
         return out
+
+    def _reading(
+        self, state: State, leaves: list[Any], make: Callable[[], Any]
+    ) -> tuple[Any, bool]:
+        """Make a call whose parts are not looked at; return what it gives, and whether it has read
+        a number that is not of its kind (Note [Numbers not read]).
+        """
+        if state.unread is None or not any(map(self._kinds.is_number, leaves)):
+            return self._inside_of(make), False
+        host_reads, looks, counted = HostReads(), self._values.reads, state.reads_numbers
+        with host_reads.watched(self._torch):
+            out = self._inside_of(make)
+        is_read = host_reads.count > 0 or self._values.reads != looks
+        state.unread = None if is_read else state.unread + 1
+        return out, is_read and not counted
 
     def _reads(
         self, leaves: list[Any], modules: list[Module], origins: set[int]
@@ -1132,6 +1156,7 @@ class Calls:
             return None
         same = self._looked_at(module, state) and state.settings == settings
         same = same and made_late.are_alike(switches, self._kinds.switches())
+        same = same and not any(kinds.UNREAD_VALUES in leaf_kind for leaf_kind in leaf_kinds)
         if not same or state.surroundings.look() != around:
             return None
         return module, leaf_kinds, form, switches

@@ -3,7 +3,8 @@ that can change it.
 
 Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and
 whether they need a gradient, and which of them are the same one; of small ones on the host their
-values; of all else that is plain its value), torch's switches (gradients, autocast, attention),
+values, unless nobody reads them (Note [Numbers not read]); of all else that is plain its value),
+torch's switches (gradients, autocast, attention),
 which of the modules within are in training, their plain attributes (`checkpointing` may be one),
 what else their code reads (Note [Surroundings]), the parameters: of which type they are, which need
 a gradient, and which have one, the buffers: how large they are, and the stream. A call with
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
+UNREAD_VALUES = "not read"
+"""In place of such values: Note [Numbers not read]."""
 _INTERNAL = {
     "_parameters",
     "_buffers",
@@ -92,8 +95,15 @@ class Kinds:
         """Whether it is the same wherever it is equal."""
         return isinstance(leaf, self._plain)
 
-    def of(self, leaf: Any) -> tuple[Any, ...] | None:
-        """Return the kind of an argument; None: it has none."""
+    def is_number(self, leaf: Any) -> bool:
+        """Whether it is a number on the host, as a tensor."""
+        is_tensor = isinstance(leaf, self._torch.Tensor)
+        return is_tensor and leaf.dim() == 0 and leaf.device.type == "cpu"
+
+    def of(self, leaf: Any, *, unread: bool = False) -> tuple[Any, ...] | None:
+        """Return the kind of an argument; None: it has none. `unread`: numbers on the host are not
+        read.
+        """
         torch = self._torch
         if isinstance(leaf, torch.Tensor):
             if (
@@ -102,20 +112,21 @@ class Kinds:
                 or vars(leaf)
             ):
                 return None
-            values = None
+            values: Any = None
             if leaf.device.type != "cuda":
                 if leaf.device.type != "cpu" or leaf.numel() > MOST_VALUES:
                     return None
-                values = tuple(leaf.flatten().tolist())
+                unread = unread and self.is_number(leaf)
+                values = UNREAD_VALUES if unread else tuple(leaf.flatten().tolist())
             return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad, values)
         return (type(leaf), leaf) if isinstance(leaf, self._plain) else None
 
-    def of_all(self, leaves: Iterable[Any]) -> tuple[Any, ...] | None:
-        """Return the kinds of all arguments, None where one has none."""
+    def of_all(self, leaves: Iterable[Any], *, unread: bool = False) -> tuple[Any, ...] | None:
+        """Return the kinds of all arguments, None where one has none; `unread` as for `of`."""
         leaf_kinds: list[tuple[Any, ...]] = []
         tensor_ids: list[int] = []
         for leaf in leaves:
-            kind = self.of(leaf)
+            kind = self.of(leaf, unread=unread)
             if kind is None:
                 return None
             leaf_kinds.append(kind)
