@@ -631,7 +631,11 @@ class Calls:
         if state.unread is None or not any(map(self._kinds.is_number, leaves)):
             return self._inside_of(make), False
         host_reads, looks, counted = HostReads(), self._values.reads, state.reads_numbers
-        with host_reads.watched(self._torch):
+        with contextlib.ExitStack() as watching:
+            try:
+                watching.enter_context(host_reads.watched(self._torch))
+            except Exception as error:
+                self._broken(error)
             out = self._inside_of(make)
         is_read = host_reads.count > 0 or self._values.reads != looks
         state.unread = None if is_read else state.unread + 1

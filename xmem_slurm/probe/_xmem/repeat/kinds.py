@@ -3,12 +3,12 @@ that can change it.
 
 Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and
 whether they need a gradient, and which of them are the same one; of small ones on the host their
-values, unless nobody reads them (Note [Numbers not read]); of all else that is plain its value),
-torch's switches (gradients, autocast, attention),
-which of the modules within are in training, their plain attributes (`checkpointing` may be one),
-what else their code reads (Note [Surroundings]), the parameters: of which type they are, which need
-a gradient, and which have one, the buffers: how large they are, and the stream. A call with
-anything else among its arguments has none.
+values, but for single numbers that nobody reads (Note [Numbers not read]); of all else that is
+plain its value), torch's switches (gradients, autocast, attention), which of the modules within are
+in training, their plain attributes (`checkpointing` may be one), what else their code reads (Note
+[Surroundings]), the parameters: of which type they are, which need a gradient, and which have one,
+the buffers: how large they are, and the stream. A call with anything else among its arguments has
+none.
 """
 
 from __future__ import annotations
