@@ -66,3 +66,14 @@ def test_what_hangs_on_one_is_in_the_trace(name: str, run: Run) -> None:
     assert trace.state == "exit"
     assert replay(trace).peak_allocated_bytes == whole.recorded["allocated_bytes"]
     assert not [noted for noted in trace.doubts if noted.code == "skipped"]
+
+
+def test_parts_of_calls_with_plain_numbers_are_skipped(run: Run) -> None:
+    """Whose numbers count, and are others in each call."""
+    script = SAMPLER.replace("t[None].to(x.device)", "t").replace("KEPT", UNREAD)
+    script = script.replace("model(x, t)", "model(x, int(t))")
+    whole = run(script).traces[0]
+    trace = run(script, seconds=300).traces[-1]
+    assert trace.seen is not None
+    assert trace.seen.skipped > 150
+    assert replay(trace).peak_allocated_bytes == whole.recorded["allocated_bytes"]

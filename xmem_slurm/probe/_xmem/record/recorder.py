@@ -296,14 +296,16 @@ class Recorder(ProbeEngine):
         """
         return not self._history.recording or self._finished or self._came_round()
 
-    def again(self, last: int | None, evaluates: bool) -> int:
+    def again(self, last: int | None, evaluates: bool, *, waits: bool = False) -> int:
         """A call comes, and the last of its kind came in round `last`; return the round that this
         one is in.
 
         Where there are neither steps nor batches, a script has come round when it makes the same
-        call again; where it `evaluates`, too, as it may have batches of its own making.
+        call again; where it `evaluates`, too, as it may have batches of its own making. It is taken
+        to have come round where it does so and what `waits` to be read is much.
         """
-        if last == self._history.intervals and (evaluates or self._steps.number == 0):
+        same = last == self._history.intervals and (evaluates or self._steps.number == 0)
+        if same or waits:
             self._came_round()
         return self._history.intervals
 

@@ -81,6 +81,10 @@ parts are not."""
 MANY_KINDS = 32
 """Where a module has more, as where lengths vary, a first call of a kind is made without being
 recorded."""
+MANY_WAITING = 32
+"""So many calls that wait for torch's notes, and for no backward pass, are read before the script
+evaluates further: a sampler has neither batches nor steps, and may make no call of one kind
+twice."""
 MOST_CHANGES = 10_000
 """Changes of modules that are remembered; then all modules are looked at anew."""
 MOST_KINDS = 4096
@@ -364,7 +368,8 @@ class Calls:
         if not parameters or (state.sharding is not None and not self._rests(state)):
             return self._made_by(state)
         behavior = self._behavior_of(state, leaves, (of_leaves, form), parameters)
-        behavior.round = self._process.again(behavior.round, evaluates)
+        waits = evaluates and self._many_wait()
+        behavior.round = self._process.again(behavior.round, evaluates, waits=waits)
         counts = self._process.counts(behavior)
         if not behavior.ready or self.compares:
             tried = behavior.ready or behavior.is_tried(len(state.behaviors) > MANY_KINDS)
@@ -1233,6 +1238,17 @@ class Calls:
     def waits(self) -> bool:
         """Whether torch's notes have what is wanted."""
         return bool(self._recorded)
+
+    def _many_wait(self) -> bool:
+        """Whether many calls wait for nothing else."""
+        if len(self._recorded) < MANY_WAITING:
+            return False
+        done = [
+            call
+            for call in self._recorded
+            if not (isinstance(call, RecordedCall) and call.awaits_backward)
+        ]
+        return len(done) >= MANY_WAITING
 
     def read(self, notes: list[ServedNote], last: int) -> None:
         """Take from torch's notes, which end at position `last` and are forgotten then, what was
