@@ -1,7 +1,7 @@
 """What does a plan cost? CPU seconds until the first way fits to train Llama 8B on three sites, and
 until twenty do, or the time is out.
 
-    python -m benchmarks.plan_cost --python JOB_PYTHON [--only "4 x H100"] [--budget 240]
+    python -m benchmarks.plan_cost --python JOB_PYTHON [--only "4 x H100"] [--budget 240] [--fp32]
 
 The Python needs transformers and accelerate, and DeepSpeed, or ZeRO is not tried. Each plan is made
 anew. "CPU s" are those of all that `xmem-slurm plan` starts, its own included; "first after" are
@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("workloads") / "hf_trainer.py"
 JOB = """#!/bin/sh
 #SBATCH --nodes=1 --ntasks-per-node=1 --gres=gpu:{type}:1
 srun python -m torch.distributed.run --nproc-per-node=1 {script} --shape 8b \\
-  --output_dir out --bf16 \\
+  --output_dir out {precision} \\
   --max_steps 1000 --per_device_train_batch_size 8 --gradient_accumulation_steps 8 --report_to none
 """
 MANY = 20
@@ -50,19 +50,21 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, help="it has transformers")
     parser.add_argument("--only", choices=SITES, action="append")
     parser.add_argument("--budget", type=int, default=240, help="CPU seconds of a plan, at most")
+    parser.add_argument("--fp32", action="store_true", help="train in fp32, not in bf16")
     given = parser.parse_args()
-    rows = []
+    rows, precision = [], "" if given.fp32 else "--bf16"
     for name in given.only or SITES:
+        gpus = SITES[name]
+        job = JOB.format(type=gpus.type, script=SCRIPT, precision=precision)
         with tempfile.TemporaryDirectory() as folder:
-            found = _plan(SITES[name], given.budget, given.python.absolute(), Path(folder))
+            found = _plan(job, gpus, given.budget, given.python.absolute(), Path(folder))
         rows.append([name, *found])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     print("\n".join(markdown_table(HEADINGS, rows)))
     return 0
 
 
-def _plan(gpus: Gpus, budget: int, python: Path, folder: Path) -> list[str]:
-    job = JOB.format(type=gpus.type, script=SCRIPT)
+def _plan(job: str, gpus: Gpus, budget: int, python: Path, folder: Path) -> list[str]:
     counts = f"1-{gpus.gpus * gpus.nodes}"
     options = ("--fresh", "--top", str(MANY), "--gpus", counts, "--budget", str(budget))
     made = plans.plan(job, gpus, options, python, folder)
