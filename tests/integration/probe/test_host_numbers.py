@@ -32,6 +32,12 @@ with torch.no_grad():
     for t in torch.arange(99, -1, -1):
         x = x[:512] - 0.01 * model(x[:512], t)
 """
+STEP = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model(torch.randn(1024, 256, device="cuda"), 1).sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+with torch.no_grad():"""
 UNREAD = "None"
 READING = {
     "a condition": "torch.empty(4096, 1024, device=x.device) if t < 10 else None",
@@ -69,9 +75,12 @@ def test_what_hangs_on_one_is_in_the_trace(name: str, run: Run) -> None:
 
 
 def test_parts_of_calls_with_plain_numbers_are_skipped(run: Run) -> None:
-    """Whose numbers count, and are others in each call."""
+    """Whose numbers count, and are others in each call; without a step the script comes round with
+    each part that it calls."""
     script = SAMPLER.replace("t[None].to(x.device)", "t").replace("KEPT", UNREAD)
-    script = script.replace("model(x, t)", "model(x, int(t))")
+    script = script.replace(", t)\n    for", ", int(t))\n    for").replace(
+        "\nwith torch.no_grad():", STEP
+    )
     whole = run(script).traces[0]
     trace = run(script, seconds=300).traces[-1]
     assert trace.seen is not None
