@@ -44,6 +44,8 @@ READING = {
     "a slice": "torch.empty(4096, 1024, device=x.device)[: 10 * t + 1] * 2",
     "a list": "torch.empty(4096, 1024, device=x.device) if t.tolist() < 10 else None",
     "a copy on the GPU": "torch.empty(4096, 1024, device=x.device) if t.cuda() < 10 else None",
+    "a mask": "torch.empty(4096, 1024, device=x.device)[t < 10] * 2",
+    "repeats": "torch.repeat_interleave(torch.ones(1), 1 + (t < 10) * 4_000_000).to(x.device)",
     "late, of another batch": (
         "torch.empty(4096, 1024, device=x.device) if len(x) == 512 and t < 10 else None"
     ),

@@ -301,8 +301,8 @@ class Recorder(ProbeEngine):
         one is in.
 
         Where there are neither steps nor batches, a script has come round when it makes the same
-        call again; where it `evaluates`, too, as it may have batches of its own making. It is taken
-        to have come round where it does so and what `waits` to be read is much.
+        call again; where it `evaluates`, too, as it may have batches of its own making. `waits`:
+        what was recorded waits for that, and the script is taken to have come round.
         """
         same = last == self._history.intervals and (evaluates or self._steps.number == 0)
         if same or waits:

@@ -294,12 +294,7 @@ class Calls:
     @contextlib.contextmanager
     def _watched(self, roots: Sequence[Any]) -> Iterator[None]:
         """Within this, the backward passes of calls that are recorded are watched."""
-        watch = None
-        recorded = [
-            call
-            for call in self._recorded
-            if isinstance(call, RecordedCall) and call.awaits_backward
-        ]
+        watch, recorded = None, self._awaiting_backward()
         try:
             if recorded or self.journal.allocated:  # the latter by graphs of skipped calls
                 self._added_up, self._skipped_nodes = added_up(roots)
@@ -1240,15 +1235,14 @@ class Calls:
         return bool(self._recorded)
 
     def _many_wait(self) -> bool:
-        """Whether many calls wait for nothing else."""
-        if len(self._recorded) < MANY_WAITING:
-            return False
-        done = [
-            call
-            for call in self._recorded
-            if not (isinstance(call, RecordedCall) and call.awaits_backward)
-        ]
-        return len(done) >= MANY_WAITING
+        """Whether many calls wait for torch's notes alone."""
+        waiting = len(self._recorded)
+        return waiting >= MANY_WAITING and waiting - len(self._awaiting_backward()) >= MANY_WAITING
+
+    def _awaiting_backward(self) -> list[RecordedCall]:
+        """Return the recorded calls of which there may be a backward pass."""
+        calls = [call for call in self._recorded if isinstance(call, RecordedCall)]
+        return [call for call in calls if call.awaits_backward]
 
     def read(self, notes: list[ServedNote], last: int) -> None:
         """Take from torch's notes, which end at position `last` and are forgotten then, what was

@@ -4,12 +4,13 @@ Note [Numbers not read]: a sampler gives its model the time of each step, as a t
 on the host, and no two steps have the same one. What a call asks the allocator for hangs on such a
 number only where the host reads it: all that a GPU does by it has the shapes that it has anyway. So
 while a call is recorded, whatever reads a tensor on the host is noted: torch's own operators for
-it, by way of which `if`, `int` and a slice read, too, and what lends Python the memory itself. Of a
-module whose calls have read none so often (`UNREAD`), each with a number of its own, these are of a
-call's kind no more. What each one did has to be the same all the same (`known.TIMES`), and the
-calls that are made now and then (`checks`) are watched, too: once one is read, they count for good.
+it, by way of which `if`, `int` and a slice read, too, and what gives Python its numbers past those.
+Of a module of which so many recorded calls (`UNREAD`) have read none, they are of a call's kind no
+more. What each call did has to be the same all the same (`known.TIMES`), and those that are made
+now and then (`checks`) are watched, too: once a number is read, they count for good.
 
-Larger tensors on the host are left out: some operators read lengths in C++, and tell nobody.
+Larger tensors on the host are left out: some operators read lengths in C++, and tell nobody. Nor
+does who reads a number's memory by its address.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
 
 UNREAD = 4
 """So many recorded calls of a module, with nothing read on the host."""
-_OPERATORS = ("_local_scalar_dense", "equal")
+_OPERATORS = (
+    "_local_scalar_dense.default",
+    "equal.default",
+    "allclose.default",
+    "nonzero.default",
+    "repeat_interleave.Tensor",
+)
+"""None of them is differentiated."""
 _METHODS = ("tolist", "numpy", "__array__", "__dlpack__")
 """Of a tensor: what gives its numbers past torch's operators."""
 
@@ -52,7 +60,7 @@ class HostReads:
         library = torch.library.Library("aten", "IMPL")
         try:
             for name in _OPERATORS:
-                operator = getattr(torch.ops.aten, name).default
+                operator = functools.reduce(getattr, name.split("."), torch.ops.aten)
                 library.impl(operator, self._operator(torch, operator), "AutogradCPU")
             for name in _METHODS:
                 setattr(torch.Tensor, name, self._noting(getattr(torch.Tensor, name)))
@@ -60,15 +68,15 @@ class HostReads:
         finally:
             library._destroy()
             for name, method in own.items():
-                if method is None:
-                    delattr(torch.Tensor, name)
-                else:
+                if method is not None:
                     setattr(torch.Tensor, name, method)
+                elif name in vars(torch.Tensor):
+                    delattr(torch.Tensor, name)
 
     def _operator(self, torch: ModuleType, operator: Any) -> Function:
-        def called(*args: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
             self.count += 1
             with torch._C._AutoDispatchBelowAutograd():
-                return operator(*args)
+                return operator(*args, **kwargs)
 
         return called

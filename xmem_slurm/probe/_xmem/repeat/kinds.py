@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
-UNREAD_VALUES = "not read"
+UNREAD_VALUES = object()
 """In place of such values: Note [Numbers not read]."""
 _INTERNAL = {
     "_parameters",
